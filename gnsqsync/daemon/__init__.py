@@ -1,4 +1,4 @@
-"""What NSQ's daemons share: flags, config files, log lines, names, HTTP as Go serves it.
+"""Shared parts of NSQ's daemons: flags, config files, log lines, names, HTTP in Go's form.
 
-No daemon, no gevent, no socket.
+Knows no daemon, no gevent and no socket.
 """

@@ -1,6 +1,6 @@
-"""Command line and config file of one of NSQ's programs (docs/protocol/limits) to its Options.
+"""A parser from command line and config file of a daemon (docs/protocol/limits) to its Options.
 
-Knows how options are spelled; knows none of them by name. Imports neither gevent nor a server.
+Knows the spelling of options. Knows no option by name. Imports neither gevent nor a server.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _TLS_REQUIRED = {"false": 0, "tcp-https": 1, "true": 2}
 
 
 def version_text(program: str) -> str:
-    """The --version line: the Go programs' form, and which implementation it really is.
+    """Return the --version line: the Go programs' form, with this implementation's name.
 
-    Programs parse it: behind ``built w/`` stands one word of ``a-z``, ``0-9``, ``.`` and ``-``.
+    Programs parse the line: after ``built w/`` comes one word of ``a-z``, ``0-9``, ``.`` and ``-``.
     """
     word = f"gnsqsync-{__version__}-python{sys.version.split()[0]}".lower()
     return f"{program} v{NSQ_VERSION} (built w/{re.sub('[^a-z0-9.-]', '-', word)})"
@@ -81,7 +81,7 @@ def _tls_version(text: str) -> str:
 
 
 _KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
-    # kind: (reads a value, what -help calls it)
+    # kind: (parser of a value, name of the kind in -help)
     "bool": (goflag.parse_bool, ""),
     "int": (goflag.parse_int, "int"),
     "duration": (goflag.parse_duration, "duration"),
@@ -115,7 +115,7 @@ def _help_default(kind: str, value: Any) -> str:
 
 
 def flag_set(cls: type[Options]) -> FlagSet:
-    """The flags of one program."""
+    """Return the flags of one program."""
     defaults = cls()
     flags = list(_PROGRAM_FLAGS)
     for name, text in cls.without_effect.items():
@@ -145,11 +145,11 @@ def _no_warning(text: str) -> None:
 def parse(
     cls: type[_T], arguments: Sequence[str], warn: Callable[[str], object] = _no_warning
 ) -> _T:
-    """Return the options of a command line and its --config file; flags win over the file.
+    """Return the options of a command line and its --config file. Flags win over the file.
 
-    ``warn`` gets a sentence for each key of the file and for the arguments that nothing reads.
-    Raises goflag.Exit (unknown flag, -help, --version), StartError (a bad config file) and
-    OptionsError (a value that the program does not start with).
+    ``warn`` gets a sentence for each key and argument that nothing reads. Raises goflag.Exit
+    (unknown flag, -help, --version), StartError (a bad config file) and OptionsError (a value with
+    which the program does not start).
     """
     flags = flag_set(cls)
     found = flags.parse(arguments)
@@ -171,12 +171,12 @@ def parse(
 
 
 def config_names(cls: type[Options]) -> dict[str, str]:
-    """{name in the config file and in /config/<name>: field name} (docs/protocol/limits)."""
+    """Return {name in the config file and in /config/<name>: field} (docs/protocol/limits)."""
     return {option.cfg or name: name for name, option in cls.known.items()}
 
 
 def _load_toml(path: str) -> dict[str, Any]:
-    # Here, as most starts have no config file.
+    # The import is here, because most starts have no config file.
     import tomllib
 
     try:
@@ -193,7 +193,7 @@ def _load_toml(path: str) -> dict[str, Any]:
 def _read_config(cls: type[Options], path: str, warn: Callable[[str], object]) -> dict[str, Any]:
     """Return field values from the file.
 
-    The program starts with keys that are no option, as the Go program does, which says nothing.
+    Unknown keys do not keep the program from starting, as in Go. The Go program does not warn.
     """
     names = config_names(cls)
     values = {}
@@ -210,10 +210,10 @@ def _read_config(cls: type[Options], path: str, warn: Callable[[str], object]) -
 
 
 def _meant(name: str, names: Mapping[str, str]) -> str:
-    # Here, as most files have no such key.
+    # The import is here, because most files have no unknown key.
     from difflib import get_close_matches
 
-    # A flag's name, with dashes, may have another one in the file.
+    # The key may be a flag's name, with dashes, whose option has another name in the file.
     as_field = name.strip("-").replace("-", "_").lower()
     by_field = {field: key for key, field in names.items()}
     for near in get_close_matches(as_field, [*names, *by_field], 1, 0.75):
@@ -222,7 +222,7 @@ def _meant(name: str, names: Mapping[str, str]) -> str:
 
 
 def _from_config(kind: str, value: Any) -> Any:
-    """A TOML value as the field's type; a number for a duration is milliseconds, as in Go."""
+    """Return a TOML value in the field's type. A number for a duration means milliseconds."""
     parse = _KINDS[kind][0]
     if isinstance(value, bool):
         if kind in ("bool", "tls_required"):
@@ -245,11 +245,11 @@ def _from_config(kind: str, value: Any) -> Any:
 
 
 def config_value(options: Options, name: str) -> Any:
-    """Return the value for GET /config/<name>: str bare, else for JSON
+    """Return the value for GET /config/<name>: a bare str, or a value for JSON
     (docs/protocol/nsqd-http#endpoints).
 
-    Durations are int nanoseconds, log_level 1 to 5, TLS settings Go's numbers. Addresses have no
-    secrets. KeyError when there is no such option.
+    Durations are int nanoseconds, log_level 1 to 5, TLS settings Go's numbers. Secrets are removed
+    from addresses. KeyError if there is no such option.
     """
     field_name = config_names(type(options))[name]
     kind = options.known[field_name].kind
@@ -268,10 +268,10 @@ def config_value(options: Options, name: str) -> Any:
 
 
 def flag_text(cls: type[Options], name: str, value: Any) -> list[str]:
-    """The arguments that set one option: name is a field name; a number is seconds or an int.
+    """Return the arguments that set one option. ``name`` is a field name; durations are seconds.
 
-    KeyError when the program has no such flag; a tuple or list of a repeatable flag gives
-    several arguments.
+    The tuple or list of a repeatable flag gives several arguments. KeyError if the program has no
+    such flag.
     """
     kind = cls.known[name].kind
     flag = "--" + name.replace("_", "-")

@@ -1,7 +1,7 @@
-"""The end of a request's body: every server refuses requests that say it twice.
+"""The check of a request's end: servers refuse requests that give the end of the body twice.
 
-Knows header lines. A proxy and a server that read two different ends take the rest of one visitor's
-body for the next visitor's request.
+Knows header lines. If a proxy and a server read two different ends, the server takes the rest of
+one visitor's body for the next visitor's request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class _Lines(Protocol):
 
 
 class HeaderLines:
-    """A file of a connection that remembers the lines that a parser of headers reads."""
+    """A wrapper of a connection's file that keeps the lines that a parser of headers reads."""
 
     def __init__(self, file: _Lines) -> None:
         self._file = file
@@ -34,9 +34,9 @@ class HeaderLines:
 
 
 def ends_twice(lengths: int, encodings: int) -> str:
-    """Return why a request with these counts of Content-Length and Transfer-Encoding is refused.
+    """Return why a request with this number of Content-Lengths and Transfer-Encodings is refused.
 
-    Return "" for a request that says once where its body ends, or not at all.
+    Return "" if the request gives the end of its body once, or not at all.
     """
     if lengths > 1:
         return "it has two Content-Lengths"
@@ -50,8 +50,8 @@ def ends_twice(lengths: int, encodings: int) -> str:
 def fault(lines: Sequence[bytes], version: str) -> str:
     """Return why the headers of a request of ``version`` (``HTTP/1.1``) are refused, or "".
 
-    A parser that forgives a line may see another header than the proxy did. So each line is a name,
-    a colon and a value.
+    A tolerant parser may see another header than the proxy. So each line must be a name, a colon
+    and a value.
     """
     lengths: list[bytes] = []
     encodings: list[bytes] = []

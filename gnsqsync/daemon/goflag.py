@@ -1,6 +1,6 @@
-"""Command lines as Go's flag package reads them, values in Go's syntax.
+"""A parser of command lines by the rules of Go's flag package, with values in Go's syntax.
 
-Knows how flags are written and reported; knows none of the flags of nsqd and nsqlookupd.
+Knows the form of flags and of errors. Knows no flag of nsqd or nsqlookupd.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 _UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9}
 _UNITS |= {"m": 60 * 10**9, "h": 3600 * 10**9}
-# Compiled when a flag needs it, which takes longer than the rest of this module.
+# Patterns that are compiled when a flag needs them. That takes longer than the rest of this module.
 _DURATION_PART = r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)"
 _INT = r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|[1-9][0-9]*|0)"
 _TRUE = frozenset(("1", "t", "T", "true", "TRUE", "True"))
@@ -20,13 +20,13 @@ _INT64_MAX = 2**63 - 1
 
 
 class BadValue(ValueError):
-    """A flag's value cannot be read; the text is Go's reason ("parse error")."""
+    """A flag's value cannot be parsed. The text is Go's reason ("parse error")."""
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a Go duration such as ``250ms``, ``1m30s``, ``-1.5h`` or ``0``.
+    """Return the seconds of a Go duration such as ``250ms``, ``1m30s``, ``-1.5h`` or ``0``.
 
-    Raises BadValue, also for a number without a unit, as Go does.
+    Raises BadValue, even for a number without a unit, as Go does.
     """
     sign, digits = (-1, text[1:]) if text[:1] == "-" else (1, text.removeprefix("+"))
     if digits == "0":
@@ -44,7 +44,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The duration in Go's form: ``1m0s``, ``250ms``, ``1.5s``, ``0s``."""
+    """Return the duration in Go's form: ``1m0s``, ``250ms``, ``1.5s``, ``0s``."""
     nanoseconds = round(seconds * 1e9)
     sign = "-" if nanoseconds < 0 else ""
     nanoseconds = abs(nanoseconds)
@@ -68,7 +68,7 @@ def _decimal(value: int, unit: int) -> str:
 
 
 def parse_int(text: str) -> int:
-    """An int64 in decimal, 0x, 0o, 0b or leading-zero octal form, else BadValue."""
+    """Parse an int64 in decimal, 0x, 0o, 0b or leading-zero octal form. Raises BadValue."""
     if re.fullmatch(_INT, text) is None:
         raise BadValue("parse error")
     digits = text.lstrip("+-")
@@ -81,7 +81,7 @@ def parse_int(text: str) -> int:
 
 
 def parse_bool(text: str) -> bool:
-    """True or False from Go's spellings (1 t T true TRUE True and so on), else BadValue."""
+    """Parse a bool in Go's spellings (1 t T true TRUE True and so on). Raises BadValue."""
     if text in _TRUE:
         return True
     if text in _FALSE:
@@ -90,9 +90,9 @@ def parse_bool(text: str) -> bool:
 
 
 class Exit(Exception):
-    """The command line asks to end at once: ``status`` is the exit status.
+    """The program must end at once, with the exit status ``status``.
 
-    ``out`` and ``err`` are what belongs on stdout and stderr, with their line ends.
+    ``out`` and ``err`` are the texts for stdout and stderr, with line ends.
     """
 
     def __init__(self, status: int, *, out: str = "", err: str = "") -> None:
@@ -103,10 +103,10 @@ class Exit(Exception):
 
 
 class Flag(NamedTuple):
-    """One flag: its name without dashes, how to read a value, and what -help says of it.
+    """A flag: its name without dashes, the parser of its value, and its text in -help.
 
-    ``repeated`` collects the values of several occurrences; a ``boolean`` flag may stand alone.
-    ``default`` is the text after "default" in the help, empty for none.
+    A ``repeated`` flag collects the values of several occurrences. A ``boolean`` flag needs no
+    value. ``default`` is the text after "default" in the help, or "".
     """
 
     name: str
@@ -119,11 +119,11 @@ class Flag(NamedTuple):
 
 
 class FlagSet:
-    """The flags of one program; reads an argument list like Go's flag.FlagSet.
+    """The flags of one program, which parse arguments as Go's flag.FlagSet does.
 
-    ``parse`` gives the flags that occurred, {name: value}. The first argument that is not a flag
-    ends the flags; the rest is ignored, as nsqd ignores it, and kept in ``unread``. Raises Exit(2)
-    with Go's wording and the usage on a mistake, Exit(0) for -h and -help.
+    ``parse`` returns the given flags, {name: value}. The first argument that is not a flag ends the
+    flags. The rest is ignored, as in nsqd, and kept in ``unread``. After a mistake ``parse`` raises
+    Exit(2) with Go's words and the usage, and Exit(0) for -h and -help.
     """
 
     def __init__(self, program: str, flags: Iterable[Flag], introduction: str = "") -> None:
@@ -173,7 +173,7 @@ class FlagSet:
         return Exit(2, err=f"{reason}\n{self.usage()}")
 
     def usage(self) -> str:
-        """The text of -help, laid out as Go's PrintDefaults does."""
+        """Return the text of -help in the layout of Go's PrintDefaults."""
         lines = [f"Usage of {self.program}:"]
         for flag in self.flags.values():
             default = f" (default {flag.default})" if flag.default else ""

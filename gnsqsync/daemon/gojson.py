@@ -1,4 +1,4 @@
-"""A flat JSON object as Go's json.Unmarshal reads it into a struct. Knows no message."""
+"""A parser of flat JSON objects by the rules of Go's json.Unmarshal. Knows no message."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["read_first_object", "read_object"]
 
 
 class _Object(list[tuple[str, Any]]):
-    """A JSON object with every pair: Go looks at each, and null leaves what came before it."""
+    """The pairs of a JSON object. Go reads each of them, and null keeps an earlier value."""
 
 
 def read_object(body: bytes, fields: Mapping[str, type]) -> dict[str, Any]:
-    """The values of ``fields``: str, bool or int; what is missing or null is "", False or 0.
+    """Return the values of ``fields``. A missing or null str, bool or int is "", False or 0.
 
-    Keys in any case; other keys do not matter. ValueError when it is no object, or a value is not
-    of its type.
+    Keys may be in any case, and other keys are ignored. ValueError if ``body`` is no object, or if
+    a value has a wrong type.
     """
     try:
         found = json.loads(
@@ -30,7 +30,7 @@ def read_object(body: bytes, fields: Mapping[str, type]) -> dict[str, Any]:
 
 
 def read_first_object(body: bytes, fields: Mapping[str, type]) -> dict[str, Any]:
-    """As Go's json.Decoder does it: what comes behind the first value does not matter.
+    """Read the first value as Go's json.Decoder does, and ignore the bytes after it.
 
     ValueError with Go's text.
     """
@@ -59,13 +59,13 @@ def _values(found: Any, fields: Mapping[str, type]) -> dict[str, Any]:
         name = key.casefold()
         kind = fields.get(name)
         if kind is not None and value is not None:
-            # bool is an int to isinstance; a float is one to neither.
+            # isinstance would take a bool for an int, so the type is compared.
             if type(value) is not kind or (type(value) is int and not -(2**63) <= value < 2**63):
                 raise ValueError(
                     f"json: cannot unmarshal {_kind(value)} into Go struct field .{name} of type"
                     f" {_GO_TYPES[kind]}"
                 )
-            # Half a pair of surrogates is U+FFFD to Go.
+            # Go replaces half a pair of surrogates by U+FFFD.
             values[name] = _LONE.sub("\ufffd", value) if isinstance(value, str) else value
     return values
 

@@ -1,4 +1,4 @@
-"""Log lines in the form of the Go programs, on stderr. Knows nothing of what is logged."""
+"""Log lines in the form of the Go programs, on stderr. Does not know what is logged."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _WORDS = {1: "DEBUG", 2: "INFO", 3: "WARNING", 4: "ERROR", 5: "FATAL"}
 
 
 class Log:
-    """Writes ``<prefix>2026/11/20 20:00:00.000000 INFO: text`` when the level is high enough.
+    """A log of lines ``<prefix>2026/11/20 20:00:00.000000 INFO: text`` from a level on.
 
-    ``level`` is a key of LEVELS and may be changed at any time (PUT /config/log_level). ``stream``
-    None means sys.stderr at the time of the call. Arguments are put into the text with %, and
-    only when the line is written.
+    ``level`` is a key of LEVELS and may change at any time (PUT /config/log_level). ``stream`` None
+    means sys.stderr at the time of the call. Arguments are formatted with % only if the line is
+    written.
     """
 
     def __init__(self, prefix: str, level: str = "info", stream: TextIO | None = None) -> None:
@@ -36,7 +36,7 @@ class Log:
         self._write(4, text, args)
 
     def fatal(self, text: str, *args: object) -> None:
-        """Like the others: it does not end the process."""
+        """Log a line. This does not end the process."""
         self._write(5, text, args)
 
     def _write(self, level: int, text: str, args: tuple[object, ...]) -> None:
@@ -50,5 +50,5 @@ class Log:
             stream.write(f"{self.prefix}{now}.{nanoseconds // 1000:06} {_WORDS[level]}: {line}\n")
             stream.flush()
         except (OSError, ValueError):
-            # Nobody reads stderr any more: a server goes on without its log.
+            # A server goes on without its log if stderr has no reader any more.
             return

@@ -1,6 +1,6 @@
-"""Regular expressions as Go writes them, for Python's re. Knows where the two differ in syntax.
+"""A translator of Go's regular expressions for Python's re. Knows the differences in syntax.
 
-Refuses what Go refuses, and also Go's own syntax that it cannot translate.
+Refuses expressions that Go refuses, and Go's own syntax that has no translation.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CLASS = re.compile(r"\[:([a-z]+):\]")
 
 
 def compile_go(text: str) -> re.Pattern[str]:
-    """The compiled pattern; re.error when Go would refuse it, or Python's re cannot express it."""
+    """Return the compiled pattern. re.error if Go would refuse it, or Python cannot express it."""
     return re.compile(_TOKEN.sub(_translated, text), re.ASCII)
 
 

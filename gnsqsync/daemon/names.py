@@ -1,7 +1,6 @@
-"""Topic and channel names as nsqd checks them, and Go's quoting of them in error texts.
+"""The rules of topic and channel names, and Go's quoting of names in error texts.
 
-Knows docs/protocol/limits#names and the %q of docs/protocol/index#notation; nothing of topics
-themselves.
+The rules are in docs/protocol/limits#names, and %q in docs/protocol/index#notation. Knows no topic.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ _SHORT_ESCAPES = {
 
 
 def valid_name(name: bytes) -> bool:
-    """Whether ``name`` may name a topic or a channel: 1 to 64 bytes
+    """Return True for a valid name of a topic or channel: 1 to 64 bytes
     (docs/protocol/limits#names)."""
     # fullmatch, because $ would accept a trailing newline.
     return 1 <= len(name) <= 64 and _NAME.fullmatch(name) is not None
 
 
 def is_ephemeral(name: str) -> bool:
-    """Whether the topic or channel lives in memory only and goes with its last user."""
+    """Return True if the topic or channel is in memory only and vanishes with its last user."""
     return name.endswith("#ephemeral")
 
 
 def go_quote(data: bytes) -> bytes:
-    """``data`` as Go's %q prints a string: in double quotes, bad UTF-8 as \\xff."""
+    """Return ``data`` in the form of Go's %q: in double quotes, bad UTF-8 as \\xff."""
     parts = ['"']
     # surrogateescape turns each bad byte into one code point U+DC80..U+DCFF.
     for char in data.decode("utf-8", "surrogateescape"):

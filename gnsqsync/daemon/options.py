@@ -1,6 +1,6 @@
-"""Options of a program as frozen objects: names, defaults, kinds of values.
+"""The options of a program as frozen objects: names, defaults, kinds of values.
 
-Knows neither how a command line or a config file spells them (flags.py), nor what they do.
+Knows neither the spelling of options (flags.py) nor their effects.
 """
 
 from __future__ import annotations
@@ -14,63 +14,63 @@ __all__ = ["Option", "Options", "OptionsError", "StartError", "is_loopback", "op
 
 
 class OptionsError(Exception):
-    """A server cannot start with these options; the Go program's text, exit status 1.
+    """A server cannot start with these options. The text is Go's, the exit status is 1.
 
-    Logged as ``failed to instantiate <program> - <text>``.
+    The log line is ``failed to instantiate <program> - <text>``.
     """
 
 
 class StartError(OptionsError):
-    """A server cannot start; the text is logged as it stands (config file, metadata)."""
+    """A server cannot start (config file, metadata). The log line is the text alone."""
 
 
 def is_loopback(address: str) -> bool:
-    """Whether a listen address can be reached from this machine only. A path is a unix socket."""
+    """Return True if a listen address, or a unix path, is reachable from this machine only."""
     host, colon, _ = address.rpartition(":")
     if not colon:
         return True
     host = host.strip("[]")
     if host in ("localhost", "127.0.0.1"):
         return True
-    # Here, as most listen nowhere else.
+    # The import is here, because most servers listen on one of the hosts above.
     import ipaddress
 
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False  # a name, wherever it leads
+        return False  # A name may lead to any address.
 
 
 class Option(NamedTuple):
-    """One option of a program."""
+    """An option of a program."""
 
     kind: str
     default: Callable[[], Any]
     help: str
     cfg: str
-    """Its name in the config file, where that is another."""
+    """Name in the config file, if it differs from the field's name."""
 
 
 def option(
     kind: str, default: Any, text: str, *, cfg: str = "", factory: Callable[[], Any] | None = None
 ) -> Any:
-    """An Option, where a class names its value's type. ``factory``: makes the default."""
+    """Return an Option, typed Any so that a class can annotate the value. ``factory``: default."""
     return Option(kind, (lambda: default) if factory is None else factory, text, cfg)
 
 
 class Options:
     """Frozen values of options, given by keyword.
 
-    As a dataclass would be, which takes a tenth of nsqd's start to import and to build.
+    A dataclass would do the same, but takes a tenth of nsqd's start to import and to build.
     """
 
     program: ClassVar[str]
     introduction: ClassVar[str] = ""
-    """What -help says below the flags."""
+    """Text of -help below the flags."""
     without_effect: ClassVar[dict[str, str]] = {"verbose": "[deprecated] has no effect"}
-    """Flags that are taken and do nothing, and what -help says of them."""
+    """Flags that are accepted without effect, and their texts in -help."""
     known: ClassVar[dict[str, Option]]
-    """All options, by field name."""
+    """Options by field name."""
 
     def __init_subclass__(cls) -> None:
         cls.known = {name: value for name, value in vars(cls).items() if isinstance(value, Option)}
@@ -84,10 +84,10 @@ class Options:
         self._settle()
 
     def _settle(self) -> None:
-        """Sets what depends on other values."""
+        """Set the values that depend on other values."""
 
     def check(self) -> None:
-        """OptionsError, with the Go program's text, for a value that it does not start with."""
+        """Raise OptionsError, with Go's text, for a value with which the program does not start."""
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} cannot be changed; use replace()")
@@ -100,5 +100,5 @@ class Options:
         return f"{type(self).__name__}({values!r})"
 
     def replace(self, **changes: Any) -> Self:
-        """The same with other values."""
+        """Return a copy with other values."""
         return type(self)(**{**vars(self), **changes})

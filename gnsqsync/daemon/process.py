@@ -1,7 +1,7 @@
 """A daemon as a child process: the Python one, or a real binary with the same flags.
 
-Knows command lines, log lines and processes; imports neither gevent nor a server, so it may be
-used in any process. Standard modules are used by attribute, so that gevent's patches count.
+Knows command lines, log lines and processes. Imports neither gevent nor a server, so any process
+can use it. Standard modules are used by attribute, so that gevent's patches have effect.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ __all__ = ["ServerFailed", "ServerProcess"]
 _LISTENING = re.compile(r" INFO: (TCP|HTTP|HTTPS): listening on (\S+)\s*\n")
 _LOG_TAIL = 64 * 1024
 _POLL_INTERVAL = 0.01
-# The real binary does not watch its parent, so a shell does: `read` ends when the pipe does.
+# The real binary does not watch its parent, so a shell does: its `read` ends when the pipe closes.
 _GUARDIAN = ("/bin/sh", "-c", 'read -r _; kill -KILL "$0"')
 
 
 class ServerFailed(NSQError):
-    """The server ended, or did not say where it listens in time; the text has its last log."""
+    """The server ended, or did not listen in time. The text has the end of its log."""
 
 
 class _Child:
-    """The processes and the folder of one server, to be removed with their owner."""
+    """The processes and the folder of one server, which are removed with their owner."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -48,7 +48,7 @@ class _Child:
         self.guardian: subprocess.Popen[bytes] | None = None
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code of the server; forgets the process. subprocess.TimeoutExpired."""
+        """Wait for the server's end. Return its exit code. subprocess.TimeoutExpired."""
         process = self.process
         assert process is not None
         code = process.wait(timeout)
@@ -64,8 +64,7 @@ class _Child:
         return code
 
     def clean_up(self) -> None:
-        """Kills the processes and removes the folder; does nothing in a forked child of the
-        owner."""
+        """Kill the processes and remove the folder, but not in a forked child of the owner."""
         if os.getpid() != self.owner:
             return
         if self.process is not None:
@@ -77,13 +76,13 @@ class _Child:
 
 
 class ServerProcess:
-    """Common to Nsqd, Nsqlookupd and Nsqadmin. ``flags`` are options by field name.
+    """The base of Nsqd, Nsqlookupd and Nsqadmin. ``flags`` are options by field name.
 
     ``addresses`` are options, too; None means a port of 127.0.0.1 that the kernel chooses.
     """
 
     options: ClassVar[type[Options]]
-    # What follows ``python -m``.
+    # Words after ``python -m``.
     _module: ClassVar[Sequence[str]]
 
     def __init__(
@@ -101,7 +100,7 @@ class ServerProcess:
                 hint = f"; did you mean {close[0]!r}?" if close else ""
                 raise ConfigError(f"{self.options.program} has no flag {name!r}{hint}")
         if given.get("log_level", "info") not in ("debug", "info"):
-            raise ConfigError("log_level must be debug or info: the log says which ports are used")
+            raise ConfigError("log_level must be debug or info, as the ports are read from the log")
         self._binary = binary
         self._start_timeout = start_timeout
         self._given = given
@@ -109,14 +108,14 @@ class ServerProcess:
         self._log_start = 0
         self._last_log = ""
         self._exit_code = 0
-        # Where it listens, by the label of the log line, once it has been started.
+        # Addresses after the first start, by the label of the log line.
         self._addresses: dict[str, str] = {}
         self._finalizer: weakref.finalize[Any, Any] | None = None
 
     def start(self) -> Self:
-        """Starts the server and returns when it listens. A second call while it runs: no effect.
+        """Start the server, unless it runs, and return when it listens.
 
-        Raises ServerFailed when it ends or stays silent for ``start_timeout`` seconds.
+        Raises ServerFailed if it ends, or does not listen within ``start_timeout`` seconds.
         """
         if self.is_running:
             return self
@@ -126,8 +125,8 @@ class ServerProcess:
             self._finalizer = weakref.finalize(self, child.clean_up)
         with open(self._log_path, "ab") as log:
             self._log_start = log.tell()
-            # Its own session, because Ctrl-C at a terminal is meant for the owner. The log goes
-            # to a file, because a pipe must be read for as long as the server runs.
+            # The server has its own session, because Ctrl-C at a terminal is meant for the owner.
+            # The log goes to a file, because a pipe would have to be read while the server runs.
             child.process = subprocess.Popen(
                 self._command(),
                 stdin=subprocess.DEVNULL if self._binary else subprocess.PIPE,
@@ -144,9 +143,9 @@ class ServerProcess:
         return self
 
     def stop(self, timeout: float = 10.0) -> int:
-        """Clean stop (SIGTERM); after ``timeout`` seconds SIGKILL. Returns the exit code.
+        """Stop cleanly (SIGTERM), or after ``timeout`` seconds by SIGKILL. Return the exit code.
 
-        Ports and data are kept for restart(). For a stopped server it returns the last code.
+        Ports and data are kept for ``restart()``. For a stopped server return the last exit code.
         """
         child = self._child
         if child.process is not None:
@@ -158,7 +157,7 @@ class ServerProcess:
         return self._exit_code
 
     def kill(self) -> int:
-        """SIGKILL, as in a crash: nothing is saved. Returns the exit code (-9)."""
+        """Kill the server (SIGKILL) as in a crash, saving nothing. Return the exit code (-9)."""
         child = self._child
         if child.process is not None:
             child.process.kill()
@@ -166,12 +165,12 @@ class ServerProcess:
         return self._exit_code
 
     def restart(self, timeout: float = 10.0) -> Self:
-        """stop(timeout), then start() on the same ports with the same data."""
+        """Stop, then start on the same ports with the same data."""
         self.stop(timeout)
         return self.start()
 
     def close(self, timeout: float = 10.0) -> None:
-        """stop(timeout), and removes the temporary folder. ``log`` stays readable."""
+        """Stop, and remove the temporary folder. ``log`` stays readable."""
         self.stop(timeout)
         self._last_log = self.log
         if self._finalizer is not None:
@@ -180,7 +179,7 @@ class ServerProcess:
     def __enter__(self) -> Self:
         try:
             return self.start()
-        except BaseException:  # nobody has the process to close it
+        except BaseException:  # The caller has no server that it could close.
             self.close()
             raise
 
@@ -194,7 +193,7 @@ class ServerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process lives."""
+        """True while the process runs."""
         process = self._child.process
         if process is None:
             return False
@@ -205,7 +204,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Process id of the running server; ServerFailed when it does not run."""
+        """Process id of the running server. ServerFailed if it does not run."""
         process = self._child.process
         if process is None:
             raise ServerFailed(f"{self.options.program} is not running")
@@ -213,7 +212,7 @@ class ServerProcess:
 
     @property
     def http_address(self) -> str:
-        """host:port of the HTTP listener, kept over restart()."""
+        """host:port of the HTTP listener. ``restart()`` keeps it."""
         return self._address("HTTP")
 
     @property
@@ -232,7 +231,7 @@ class ServerProcess:
             program = self.options.program
             raise ServerFailed(f"{program} has no {label} address: not started, or switched off")
         host, colon, port = found.rpartition(":")
-        # A server that listens everywhere is reached on loopback.
+        # A server that listens on all interfaces is reached on loopback.
         everywhere = ("", "0.0.0.0", "[::]")  # nosec B104
         return f"127.0.0.1:{port}" if colon and host in everywhere else found
 
@@ -241,11 +240,11 @@ class ServerProcess:
         return os.path.join(self._child.folder, "log")
 
     def _listeners(self) -> dict[str, str]:
-        """{label of the log line: name of the address option} of the listeners to wait for."""
+        """Return {label of the log line: address option} of the listeners to wait for."""
         return {"TCP": "tcp_address", "HTTP": "http_address"}
 
     def _effective(self) -> dict[str, Any]:
-        """The options to start with: the given ones, the ports used before, loopback else."""
+        """Return the options to start with. Addresses: the last ones, the given ones, loopback."""
         effective = dict(self._given)
         for label, name in self._listeners().items():
             effective[name] = self._addresses.get(label) or effective.get(name) or "127.0.0.1:0"
@@ -276,7 +275,7 @@ class ServerProcess:
             if time.monotonic() > deadline:
                 self.kill()
                 raise ServerFailed(self._report(f"did not listen in {self._start_timeout:g} s"))
-            # The log is a file, and a file has no event to wait for.
+            # A file has no event to wait for, so the log is polled.
             time.sleep(_POLL_INTERVAL)
         for label, name in wanted.items():
             given_host, colon, _ = str(self._given.get(name) or "127.0.0.1:0").rpartition(":")
@@ -289,6 +288,6 @@ class ServerProcess:
 
 
 def _environment() -> dict[str, str]:
-    """The child finds the modules that this process finds, and none in the current folder."""
+    """Return an environment in which the child finds this process's modules, and no others."""
     paths = [path or os.getcwd() for path in sys.path]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}

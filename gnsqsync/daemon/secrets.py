@@ -1,6 +1,6 @@
-"""Addresses and URLs as everybody may read them: in an answer of /config, on a page, in the log.
+"""Addresses and URLs without secrets, for an answer of /config, a page, or the log.
 
-Knows where in a URL a secret may stand. Knows no option but by the end of its name.
+Knows the places of secrets in a URL. Knows the endings of options' names, and no option.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Any
 __all__ = ["server_of", "shown", "shown_option"]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-# Ends what may hold a user and a password, in an address that is well formed.
+# Characters that end the part with user and password in a well-formed address.
 _AFTER_USER = re.compile(r"[?#]")
 
 
 def shown(text: str) -> str:
     """Return an address or a URL without user, password, query and fragment.
 
-    A password may have any character. What cannot be told from a password is left out, too.
+    A password may have any character, so text that may belong to it is left out, too.
     """
     found = _SCHEME.match(text)
     scheme = found[0] if found else ""
     rest = text[len(scheme) :]
     if not scheme and "@" not in rest.partition("/")[0]:
-        # A path, a format of names, or host:port.
+        # The text is a path, a format of names, or host:port.
         return text
     before, at, after = rest.rpartition("@")
     if at and _AFTER_USER.search(before):
@@ -33,7 +33,7 @@ def shown(text: str) -> str:
 
 
 def shown_option(name: str, value: Any) -> Any:
-    """Return the value of an option without secrets. The path of an endpoint is one."""
+    """Return the value of an option without secrets. The path of an endpoint is a secret."""
     if isinstance(value, (list, tuple)):
         return type(value)(shown_option(name, item) for item in value)
     if not isinstance(value, str):
@@ -42,7 +42,7 @@ def shown_option(name: str, value: Any) -> Any:
 
 
 def server_of(url: str) -> str:
-    """Return scheme, host and port of a URL whose path may be a secret, as that of a webhook."""
+    """Return scheme, host and port of a URL whose path may be a secret, as a webhook's is."""
     text = shown(url)
     found = _SCHEME.match(text)
     scheme = found[0] if found else ""

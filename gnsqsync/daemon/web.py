@@ -1,7 +1,7 @@
 """The HTTP behaviour that the daemons share (docs/protocol/nsqd-http#http-common).
 
-Knows routing, query strings, error answers and headers; knows neither topics nor registrations.
-No gevent and no socket.
+Knows routing, query strings, error answers and headers. Knows neither topics nor registrations, no
+gevent and no socket.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CHUNK = 65536
 JSON_TYPE = "application/json; charset=utf-8"
 TEXT_TYPE = "text/plain; charset=utf-8"
 _NSQ_HEADER = ("X-Nsq-Content-Type", "nsq; version=1.0")
-# The phrases of Go, which are not those of Python.
+# Go's phrases, which differ from Python's.
 _PHRASES = {
     200: "OK",
     301: "Moved Permanently",
@@ -36,14 +36,14 @@ _PHRASES = {
     503: "Service Unavailable",
 }
 _BAD_ESCAPE = re.compile(rb"%(?![0-9a-fA-F]{2})")
-# What Go's json.Marshal escapes besides the JSON rules.
+# Characters that Go's json.Marshal escapes in addition to JSON's rules.
 _GO_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 _HTML_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&#34;", "'": "&#39;"})
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
 class HTTPFault(Exception):
-    """An answer that is not a success: ``status`` and the ``message`` code of its JSON."""
+    """An error answer: ``status``, and the code in ``message`` of its JSON."""
 
     def __init__(self, status: int, code: str) -> None:
         super().__init__(f"{status} {code}")
@@ -52,10 +52,10 @@ class HTTPFault(Exception):
 
 
 class Response(NamedTuple):
-    """An answer when the handler's plain return value does not say enough.
+    """An answer of a handler for which a plain return value is not enough.
 
-    ``plain`` leaves out the X-NSQ-Content-Type header, as on /ping. ``stream`` is a body that comes
-    bit by bit, without an end that is known before.
+    ``plain`` leaves out the X-NSQ-Content-Type header, as on /ping. ``stream`` is a body in parts
+    whose length is not known before.
     """
 
     body: bytes | str = b""
@@ -67,15 +67,15 @@ class Response(NamedTuple):
 
 
 def to_json(value: object) -> bytes:
-    """``value`` as Go's json.Marshal writes it: no blanks, UTF-8, ``<``, ``>``, ``&`` escaped."""
+    """Return JSON in the form of Go's json.Marshal: no blanks, UTF-8, ``<>&`` escaped."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     return text.translate(_GO_ESCAPES).encode("utf-8", "replace")
 
 
 def parse_query(text: str) -> dict[str, str]:
-    """The parameters of a query string; the first value of a name wins.
+    """Return the parameters of a query string. The first value of a name wins.
 
-    ``text`` holds one character per byte, as WSGI has it. HTTPFault 400 INVALID_REQUEST for a bad
+    ``text`` has one character for each byte, as in WSGI. HTTPFault 400 INVALID_REQUEST for a bad
     escape or a semicolon.
     """
     parameters: dict[str, str] = {}
@@ -92,31 +92,32 @@ def parse_query(text: str) -> dict[str, str]:
 
 
 class Request:
-    """One HTTP request. ``path_values`` is what the ``:name`` parts of the route matched."""
+    """An HTTP request. ``path_values`` are the values of the route's ``:name`` parts."""
 
     def __init__(self, environ: Mapping[str, Any], path_values: tuple[str, ...] = ()) -> None:
         self.environ = environ
         self.method: str = environ["REQUEST_METHOD"]
         self.path_values: tuple[str, ...] = path_values
         self._parameters: dict[str, str] | None = None
-        # Bytes of the body. A WSGI server may wait for ever for more than were announced.
+        # Unread bytes of the body; None before the first read. A WSGI server may wait forever for
+        # bytes beyond the announced ones.
         self._left: int | None = None
 
     def get(self, name: str) -> str | None:
-        """The query parameter, None when it is not there; HTTPFault for a broken query."""
+        """Return the query parameter, or None if it is missing. HTTPFault for a broken query."""
         if self._parameters is None:
             self._parameters = parse_query(self.environ.get("QUERY_STRING", ""))
         return self._parameters.get(name)
 
     def required(self, name: str) -> str:
-        """The query parameter, or HTTPFault 400 MISSING_ARG_<NAME>."""
+        """Return the query parameter. HTTPFault 400 MISSING_ARG_<NAME> if it is missing."""
         value = self.get(name)
         if value is None:
             raise HTTPFault(400, f"MISSING_ARG_{name.upper()}")
         return value
 
     def name(self, kind: str) -> str:
-        """The parameter as a valid topic or channel name, or MISSING_ARG_ / INVALID_ARG_<KIND>."""
+        """Return a topic's or channel's name. HTTPFault MISSING_ARG_ or INVALID_ARG_<KIND>."""
         value = self.required(kind)
         if not valid_name(value.encode()):
             raise HTTPFault(400, f"INVALID_ARG_{kind.upper()}")
@@ -124,14 +125,14 @@ class Request:
 
     @property
     def content_length(self) -> int:
-        """The announced size of the body in bytes: 0 without a body, -1 when it is chunked."""
+        """Announced bytes of the body: 0 without a body, -1 if it is chunked."""
         length = self.environ.get("CONTENT_LENGTH")
         if not length:
             return -1 if "HTTP_TRANSFER_ENCODING" in self.environ else 0
         return int(length)
 
     def finish(self) -> None:
-        """Reads the body and forgets it; HTTPFault 400 when the client breaks it off."""
+        """Read and drop the body. HTTPFault 400 if the client breaks it off."""
         self.get("")
         try:
             while self.read(_CHUNK):
@@ -140,7 +141,7 @@ class Request:
             raise HTTPFault(400, "INVALID_REQUEST") from None
 
     def read(self, limit: int) -> bytes:
-        """At most ``limit`` bytes of the body; HTTPFault 500 when the client breaks it off."""
+        """Read at most ``limit`` bytes of the body. HTTPFault 500 if the client breaks it off."""
         source = self.environ["wsgi.input"]
         parts: list[bytes] = []
         if self._left is None:
@@ -152,7 +153,7 @@ class Request:
                 parts.append(part)
                 limit -= len(part)
                 self._left -= len(part)
-        except (OSError, ValueError):  # it ends too early, or is no chunk
+        except (OSError, ValueError):  # The body ends too early, or a chunk is malformed.
             raise HTTPFault(500, "INTERNAL_ERROR") from None
         return b"".join(parts)
 
@@ -165,8 +166,7 @@ Route = tuple[str, str, Handler]
 
 
 def when_whole(handler: Handler) -> Handler:
-    """``handler``, called when the query is right and all of the body, for which it has no use, has
-    come."""
+    """Return a handler that checks the query and drops the body before it calls ``handler``."""
 
     def answer(request: Request) -> Answer:
         request.finish()
@@ -184,7 +184,7 @@ class _Pattern:
         self._is_fixed = ":" not in text
 
     def match(self, path: str) -> tuple[str, ...] | None:
-        """What its ``:name`` parts stand for, or None when the path is another."""
+        """Return the values of the ``:name`` parts, or None if the path does not match."""
         if self._is_fixed:
             return () if path == self._text else None
         parts = path.split("/")
@@ -199,7 +199,7 @@ class _Pattern:
         return tuple(values)
 
     def corrected(self, path: str) -> str | None:
-        """The path that was meant when only case, or a slash at the end, differs."""
+        """Return the right path if only case, or a slash at the end, differs; else None."""
         parts = path.rstrip("/").split("/") if path != "/" else ["", ""]
         if len(parts) != len(self._parts):
             return None
@@ -212,7 +212,7 @@ class _Pattern:
 
 
 def _clean_path(path: str) -> str:
-    """Without double slashes and dot segments."""
+    """Return the path without double slashes and dot segments."""
     parts: list[str] = []
     for part in path.split("/"):
         if part == "..":
@@ -223,11 +223,11 @@ def _clean_path(path: str) -> str:
 
 
 class App:
-    """Answers from a list of routes ``(method, path, handler)``.
+    """An application of routes ``(method, path, handler)``.
 
-    A handler takes a Request and returns str or bytes (text), None (empty), anything else (JSON),
-    or a Response; it raises HTTPFault for an error. ``https_port`` given: every request is
-    refused with 403 TLS_REQUIRED and that port.
+    A handler takes a Request. It returns str or bytes for text, None for an empty answer, a
+    Response, or any other value for JSON. It raises HTTPFault for an error. With ``https_port``
+    every request is refused with 403 TLS_REQUIRED and that port.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class App:
         self._https_port = https_port
 
     def __call__(self, environ: Mapping[str, Any]) -> Answered:
-        """Status and phrase, headers and body of the answer to one request."""
+        """Return status with phrase, headers and body of the answer to one request."""
         response = self.respond(environ)
         status, headers, body = rendered(response)
         if self._log is not None:
@@ -251,12 +251,12 @@ class App:
                 environ.get("REMOTE_PORT", ""),
             )
         if environ["REQUEST_METHOD"] == "HEAD":
-            # A client would take a body for the next answer.
+            # After HEAD a client would take a body for the next answer.
             body = b""
         return status, headers, body
 
     def respond(self, environ: Mapping[str, Any]) -> Response:
-        """The answer to one request; never raises."""
+        """Return the answer to one request. Never raises."""
         try:
             if self._https_port is not None:
                 text = f'{{"message": "TLS_REQUIRED", "https_port": {self._https_port}}}'
@@ -265,7 +265,7 @@ class App:
         except HTTPFault as fault:
             return Response(to_json({"message": fault.code}), fault.status, JSON_TYPE)
         except Exception:  # noqa: BLE001
-            # One broken handler must not take the server down; nsqd answers the same.
+            # A broken handler must not end the server. nsqd gives the same answer.
             if self._log is not None:
                 self._log.error("panic in HTTP handler - %s", traceback.format_exc())
             return Response(to_json({"message": "INTERNAL_ERROR"}), 500, JSON_TYPE)
@@ -294,7 +294,7 @@ class App:
 
 
 def rendered(response: Response) -> Answered:
-    """Status and phrase, headers and body."""
+    """Return status with phrase, headers and body."""
     body = response.body.encode() if isinstance(response.body, str) else response.body
     headers = list(response.headers)
     if response.stream is None:
@@ -303,8 +303,8 @@ def rendered(response: Response) -> Answered:
         headers.append(("Content-Type", response.content_type))
     if not response.plain:
         headers.append(_NSQ_HEADER)
-    # Another status is one of a server that was asked for somebody: as Go writes those it has no
-    # phrase for.
+    # Another status comes from a server that was asked in turn. Go writes a status without a phrase
+    # in this form.
     phrase = _PHRASES.get(response.status, f"status code {response.status}")
     return f"{response.status} {phrase}", headers, body
 
@@ -318,13 +318,15 @@ def _as_response(answer: Answer) -> Response:
 
 
 def url_path(path: str) -> str:
-    """A decoded path as Go writes it in a URL; one character per byte, as WSGI has it."""
+    """Return a decoded path (one character for each byte) in the form of Go's URLs."""
     return quote(path.encode("latin-1"), safe="/$&+,:;=@")
 
 
 def _redirect(environ: Mapping[str, Any], path: str) -> Response:
-    """To ``path`` below the same application, written as Go writes a URL: no character of the path
-    reaches a header as it is."""
+    """Redirect to ``path`` below the same application.
+
+    The URL is escaped as in Go, so that no raw character of the path reaches a header.
+    """
     location = url_path(environ.get("SCRIPT_NAME", "") + path)
     if query := environ.get("QUERY_STRING", ""):
         location += f"?{query}"

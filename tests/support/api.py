@@ -18,8 +18,8 @@ from tests.support.texts import ROOT
 SNAPSHOT = ROOT / "tests" / "unit" / "public_api.txt"
 COMMAND = "python -m tests.support.api"
 
-# What the reference has a page for, by module, and then the types that signatures name; None: what
-# is in ``__all__``.
+# Names with a page in the reference, by module, and then the types in signatures. None means the
+# names in ``__all__``.
 PUBLIC: dict[str, list[str] | None] = {
     "gnsqsync": None,
     "gnsqsync.contrib.sqlalchemy": None,
@@ -54,16 +54,16 @@ PUBLIC: dict[str, list[str] | None] = {
     "gnsqsync.reader.options": ["BackoffStrategy", "Latency", "OnGivingUp"],
     "gnsqsync.runtime": ["RuntimeLike"],
 }
-# What is longer has a line for each parameter.
+# Characters of a line. A longer signature has a line for each parameter.
 _WIDTH = 100
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
-# Methods with such a name are part of what a user calls; other names with _ are not.
+# Methods with an underscore that are part of the public API.
 _CALLED = {"__call__", "__enter__", "__exit__", "__init__", "__iter__", "__str__"}
 
 
 class Api:
-    """What one checkout of the package shows to its users."""
+    """The public API of one checkout of the package."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -71,7 +71,7 @@ class Api:
 
     @cached_property
     def text(self) -> str:
-        """All of it: a line for each name, and below a class for each of its members."""
+        """Return the API: a line for each name, and below a class a line for each member."""
         return "\n".join("".join(self._lines_of(*item)) for item in PUBLIC.items())
 
     def _lines_of(self, module: str, names: list[str] | None) -> Iterator[str]:
@@ -87,7 +87,7 @@ class Api:
         return sorted(names)
 
     def _names(self, module: str) -> dict[str, ast.stmt]:
-        """Every name at the top of a module with the statement that makes it."""
+        """Return every name at the top of a module with the statement that makes it."""
         if module not in self._trees:
             path = self._root.joinpath(*module.split("."))
             file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
@@ -95,7 +95,7 @@ class Api:
         return self._trees[module]
 
     def _found(self, module: str, name: str) -> tuple[str, ast.stmt]:
-        """Where in the package a name is made, and the statement that makes it."""
+        """Return the module that makes a name, and the statement that makes it."""
         made = self._names(module)[name]
         if isinstance(made, ast.ImportFrom):
             source = made.module or ""
@@ -126,7 +126,7 @@ class Api:
         return f"({', '.join(bases)})" if bases else ""
 
     def _members(self, module: str, node: ast.ClassDef) -> Iterator[str]:
-        """Its own and those of its base classes in the package, a line each."""
+        """Yield a line for each member of a class and of its base classes in the package."""
         own = dict(_own_members(node))
         for base in node.bases:
             if isinstance(base, ast.Name) and base.id in self._names(module):
@@ -172,7 +172,7 @@ def _own_members(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 
 def _attributes(function: _Function) -> Iterator[tuple[str, str]]:
-    """What ``__init__`` sets; with its type where that is said."""
+    """Yield the attributes that ``__init__`` sets, with their types if annotated."""
     for node in ast.walk(function):
         targets, kind = [], ""
         if isinstance(node, ast.Assign):
@@ -213,7 +213,7 @@ def _signature(name: str, node: _Function) -> str:
 
 
 def _parameters(given: ast.arguments) -> Iterator[str]:
-    # A parameter of its own, so that its default is written as in the whole.
+    # Each parameter is unparsed alone, so that its default is written as in the whole.
     by_position = [*given.posonlyargs, *given.args]
     missing = len(by_position) - len(given.defaults)
     defaults = [*[None] * missing, *given.defaults]

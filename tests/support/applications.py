@@ -1,6 +1,6 @@
-"""The applications of docs/examples, started by the one line that the page of each gives.
+"""The applications of docs/examples, started by the line on the page of each.
 
-Knows the pages, and that an application runs its parts as child processes; knows no browser.
+Knows the pages, and that an application runs its parts as child processes. Knows no browser.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from tests.support.texts import EXAMPLES, ROOT, code_blocks
 
 
 def line_of(name: str) -> str:
-    """What starts it from a clean checkout: the first line of its page's first console block."""
+    """Return the line that starts it from a clean checkout: the first console line of its page."""
     block = code_blocks(EXAMPLES / f"{name}.rst", "console")[0]
     return block.strip().splitlines()[0].removeprefix("$ ")
 
 
 class Application(Program):
-    """One that runs; ``folder`` is where it makes its temporary folder."""
+    """A running application. It makes its temporary folder in ``folder``."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        # The environment is that of the tests, in place of the one that the line makes.
+        # The line would make an environment, but the application uses that of the tests.
         words = shlex.split(line_of(name).rpartition("&&")[2])
         temporary = folder / "temporary"
         temporary.mkdir()
@@ -52,11 +52,11 @@ class Application(Program):
         return folder
 
     def parts(self) -> dict[int, list[str]]:
-        """Its child processes, with their command lines."""
+        """Return the child processes with their command lines."""
         return children_of(self.process.pid)
 
     def part(self, word: str) -> int:
-        """The process whose command line has that word, or the one in its place."""
+        """Return the process whose command line has that word, after a restart the new one."""
 
         def look() -> list[int]:
             return [pid for pid, words in self.parts().items() if word in words]
@@ -66,7 +66,7 @@ class Application(Program):
 
     @contextmanager
     def frozen(self, word: str) -> Iterator[None]:
-        """Inside of the ``with`` that part does nothing; it does not notice."""
+        """Stop the part (SIGSTOP) inside of the ``with``."""
         pid = self.part(word)
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -75,19 +75,19 @@ class Application(Program):
             os.kill(pid, signal.SIGCONT)
 
     def kill_part(self, word: str) -> None:
-        """SIGKILL; returns when another one is in its place."""
+        """Kill the part (SIGKILL). Return when another process has taken its place."""
         before = self.part(word)
         os.kill(before, signal.SIGKILL)
         self.eventually(lambda: before not in self.parts() and self.part(word))
 
     def topic(self, name: str) -> Any:
-        """What its nsqd says of a topic; None before the first message."""
+        """Return the nsqd's figures of a topic, or None before the first message."""
         with self._nsqd() as http:
             topics = http.stats(name).topics
         return topics[0] if topics else None
 
     def publish(self, topic: str, body: bytes) -> None:
-        """As a stranger may."""
+        """Publish a body over HTTP, as a stranger may."""
         with self._nsqd() as http:
             http.pub(topic, body)
 
@@ -97,7 +97,7 @@ class Application(Program):
         return NsqdHTTP(address.partition("=")[2])
 
     def stop(self, number: signal.Signals) -> None:
-        """As a user does it. Checks that it ends with exit code 0, and that nothing is left."""
+        """Stop it as a user does. Check that it exits with 0 and leaves nothing behind."""
         parts = [*self.parts()]
         assert parts, self.output
         self.signal(number)
@@ -107,7 +107,7 @@ class Application(Program):
         assert [*self.temporary.iterdir()] == []
 
     def kill(self) -> None:
-        """It and its parts, if they still run; each has a session of its own."""
+        """Kill it and its parts, if they run. Each part has a session of its own."""
         parts = [*self.parts()]
         super().kill()
         for pid in parts:
@@ -119,7 +119,7 @@ class Application(Program):
 
 @contextmanager
 def running(name: str, folder: Path) -> Iterator[Application]:
-    """One that is ready; whatever still runs in the end is killed."""
+    """Yield a ready application. At the end kill it and its parts, if they still run."""
     application = Application(name, folder)
     try:
         application.wait_until_it_runs()
@@ -136,5 +136,5 @@ def children_of(pid: int) -> dict[int, list[str]]:
                 line = Path(f"/proc/{child}/cmdline").read_text()
                 found[int(child)] = line.split("\0")
         except OSError:
-            continue  # one of them has just ended
+            continue  # The process has just ended.
     return found

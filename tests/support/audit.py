@@ -1,7 +1,8 @@
-"""``python -m tests.support.audit``: known vulnerabilities in what gnsqsync installs, by pip-audit.
+"""``python -m tests.support.audit``: known vulnerabilities in dependencies, found by pip-audit.
 
-Exit status 1 for a finding in a dependency of gnsqsync or of an extra for users. Tools of tests and
-docs are printed only. Where the advisories cannot be reached that is said, and is no failure.
+The exit status is 1 for a finding in a dependency of gnsqsync or of an extra for users. Findings in
+tools of tests and docs are only printed. If the advisories cannot be reached, a line says so, and
+the status is 0.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable
 from importlib import metadata
 from typing import Any
 
-# Extras of those who work on gnsqsync, not of those who use it.
+# Extras for developers of gnsqsync. Users do not need them.
 _OWN_EXTRAS = {"audit", "docs", "fuzz", "spark-test", "test"}
 _SECONDS = 120
 
@@ -24,7 +25,7 @@ def normal(name: str) -> str:
 
 
 def dependencies(package: str = "gnsqsync") -> set[str]:
-    """All that is installed for the package and its users' extras, itself left out."""
+    """Return the dependencies of the package and of its extras for users."""
     found: set[str] = set()
     waiting = [package]
     while waiting:
@@ -50,7 +51,7 @@ def _is_installed(name: str) -> bool:
 
 
 def audit() -> list[dict[str, Any]] | None:
-    """pip-audit's entries of what it could look up, None when it could look up nothing."""
+    """Return pip-audit's entries, or None if it could look up nothing."""
     command = [sys.executable, "-m", "pip_audit", "--format", "json", "--progress-spinner", "off"]
     command += ["--timeout", "10", "--skip-editable"]
     try:
@@ -59,12 +60,12 @@ def audit() -> list[dict[str, Any]] | None:
         ).stdout
         entries = json.loads(out)["dependencies"]
     except (subprocess.TimeoutExpired, ValueError):
-        return None  # without an answer it ends with a traceback
+        return None  # Without an answer pip-audit ends with a traceback.
     return [entry for entry in entries if "skip_reason" not in entry] or None
 
 
 def report(entries: list[dict[str, Any]] | None, ours: Iterable[str]) -> tuple[list[str], int]:
-    """(lines to print, exit status)."""
+    """Return (lines to print, exit status)."""
     if entries is None:
         return ["pip-audit: the advisories cannot be reached from here; nothing was checked"], 0
     lines, status = [], 0

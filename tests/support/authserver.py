@@ -1,6 +1,6 @@
-"""An auth server for nsqd: answers GET /auth by the secret, records what was asked.
+"""An auth server for nsqd, which answers GET /auth by the secret and records the requests.
 
-Knows nothing of nsqd but its query (docs/protocol/handshake#auth).
+Knows nsqd's query only (docs/protocol/handshake#auth).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.support.serving import Serving
 def grant(
     *authorizations: dict[str, Any], ttl: int = 3600, identity: str = "somebody"
 ) -> dict[str, Any]:
-    """An auth server's reply with these authorizations."""
+    """Return an auth server's reply with these authorizations."""
     return {
         "ttl": ttl,
         "identity": identity,
@@ -26,7 +26,7 @@ def grant(
 
 
 def rule(topic: str, channels: list[str], *permissions: str) -> dict[str, Any]:
-    """One authorization; `topic` and `channels` are regular expressions."""
+    """Return an authorization. `topic` and `channels` are regular expressions."""
     return {"topic": topic, "channels": channels, "permissions": list(permissions)}
 
 
@@ -60,6 +60,6 @@ class AuthServer(Serving):
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: Any) -> None:
-                pass  # the test output is no access log
+                pass  # The output of tests needs no access log.
 
         return Handler

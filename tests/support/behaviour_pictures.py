@@ -1,4 +1,4 @@
-"""Draws how RDY moves, what backoff does and what happens in a stop, from runs on embedded nsqds.
+"""Pictures of moving RDY, of backoff and of a stop, drawn from runs on embedded nsqds.
 
 ``python -m tests.support.behaviour_pictures FOLDER`` takes half a minute and writes each picture
 twice, light and dark. Needs matplotlib (extra ``bench``).
@@ -20,7 +20,7 @@ from gnsqsync.embedded import Nsqd
 from gnsqsync.stats import ReaderStats
 
 TOPIC, CHANNEL = "orders", "billing"
-# Ink, lines of the grid, and three lines that people with any colour vision can tell apart.
+# Colours of text, of the grid, and of three lines that people with any colour vision distinguish.
 SCHEMES = {
     "": ("#333333", "#DDDDDD", ("#0072B2", "#D55E00", "#009E73")),
     "-dark": ("#CCCCCC", "#444444", ("#56B4E9", "#E69F00", "#3FC79A")),
@@ -30,7 +30,7 @@ Samples = list[tuple[float, float]]
 
 
 class Picture(NamedTuple):
-    """Lines by their names, each a list of (seconds, value); moments are marked with their text."""
+    """Lines by name, each a list of (seconds, value), and moments that are marked with a text."""
 
     title: str
     unit: str
@@ -41,7 +41,7 @@ class Picture(NamedTuple):
 def sample(
     reader: Reader, seconds: float, step: float = 0.02
 ) -> Iterator[tuple[float, ReaderStats]]:
-    """The statistics of a Reader as time goes by."""
+    """Yield (seconds, statistics) of a Reader at every step."""
     began = time.monotonic()
     while (now := time.monotonic() - began) < seconds:
         yield now, reader.stats()
@@ -49,7 +49,7 @@ def sample(
 
 
 def rdy() -> Picture:
-    """Three nsqds, of which one after the other has no more messages."""
+    """Draw the RDY of three nsqds that run out of messages one after the other."""
     lines: dict[str, Samples] = defaultdict(list)
     with ExitStack() as stack:
         nsqds = [stack.enter_context(Nsqd()) for _ in range(3)]
@@ -81,7 +81,7 @@ def rdy() -> Picture:
 
 
 def backoff() -> Picture:
-    """A handler that fails for six seconds, while messages keep coming."""
+    """Draw the backoff of a handler that fails for six seconds while messages keep coming."""
     began = time.monotonic()
     fails = (2.0, 8.0)
 
@@ -125,7 +125,7 @@ def backoff() -> Picture:
 
 
 def stop() -> Picture:
-    """A stop while handlers work."""
+    """Draw a stop while handlers run."""
     running = 0
     lock = threading.Lock()
 
@@ -189,7 +189,7 @@ def draw(picture: Picture, scheme: str, path: Path) -> None:
     ink, grid, colours = SCHEMES[scheme]
     settings: dict[str, Any] = {
         "svg.fonttype": "none",
-        # The same file from the same samples.
+        # A fixed salt gives the same file for the same samples.
         "svg.hashsalt": path.name,
         "font.size": 10,
         "text.color": ink,
@@ -206,7 +206,7 @@ def draw(picture: Picture, scheme: str, path: Path) -> None:
         figure, axes = pyplot.subplots(figsize=(7.5, 3), layout="constrained")
         for colour, (name, samples) in zip(colours, picture.lines.items(), strict=False):
             axes.step(*zip(*samples, strict=True), where="post", color=colour, label=name)
-        # Room for the legend.
+        # The legend needs the room above the lines.
         top = 1.35 * axes.get_ylim()[1]
         for text, at in picture.moments.items():
             axes.axvline(at, color=ink, linestyle=":")

@@ -1,4 +1,4 @@
-"""A headless Chromium for tests. Knows Debian's chromium and chromium-driver; downloads neither."""
+"""A headless Chromium for tests. Knows Debian's chromium and chromium-driver, downloads neither."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Unavailable(Exception):
 
 @contextmanager
 def open_browser() -> Iterator[webdriver.Chrome]:
-    """A new browser without history. Raises Unavailable."""
+    """Yield a new browser without history. Raises Unavailable."""
     binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if binary is None or driver is None:
         raise Unavailable("no Chromium: apt-get install chromium chromium-driver")
@@ -41,7 +41,7 @@ def open_browser() -> Iterator[webdriver.Chrome]:
         options.binary_location = binary
         for argument in (*ARGUMENTS, f"--user-data-dir={folder}"):
             options.add_argument(argument)
-        # With the path of a driver selenium looks for none, here or in the network.
+        # Without the driver's path, selenium would search for one, even in the network.
         browser = webdriver.Chrome(options=options, service=Service(executable_path=driver))
         browser.set_page_load_timeout(60)
         browser.set_script_timeout(60)
@@ -52,7 +52,7 @@ def open_browser() -> Iterator[webdriver.Chrome]:
 
 
 def show_as(browser: webdriver.Chrome, width: int, height: int, *, dark: bool = False) -> None:
-    """From now on pages are shown in this size, light or dark."""
+    """Show pages in this size from now on, light or dark."""
     browser.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
         {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},

@@ -1,4 +1,4 @@
-"""Pages whose claims name the tests that show them; knows how they name them, not what for."""
+"""Pages whose claims name the tests that prove them. Knows the form of names, not the claims."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.support.texts import ROOT
 
 
 def numbered_rows(page: Path) -> list[list[str]]:
-    """The cells of the rows that begin with a number."""
+    """Return the cells of the rows that begin with a number."""
     lines = page.read_text(encoding="utf-8").splitlines()
     return [line.strip().split(" | ") for line in lines if re.match(r"   \d+ \|", line)]
 
 
 def check_named_tests(cell: str) -> None:
-    """AssertionError when it names no test, or one that there is not."""
+    """Raise AssertionError if the cell names no test, or a test that does not exist."""
     names = re.findall(r"``(tests/.+?)``", cell)
     assert names, "nothing shows it"
     for name in names:
@@ -25,9 +25,9 @@ def check_named_tests(cell: str) -> None:
 
 
 def check_test_exists(name: str) -> None:
-    """AssertionError when it is not the name of a test, or of a scenario.
+    """Raise AssertionError if no test or scenario has this name.
 
-    As ``tests/folder/test_file.py::test_name``, or
+    Its form is ``tests/folder/test_file.py::test_name`` or
     ``tests/simulation/scenarios_subject.py::scenario_name``.
     """
     path, _, function = name.partition("::")
@@ -38,7 +38,7 @@ def check_test_exists(name: str) -> None:
 
 @cache
 def functions_of(path: str) -> set[str]:
-    """The test functions of a file, those in classes as ``Class::test``; or its scenarios."""
+    """Return the tests of a file (in a class ``Class::test``), or its scenarios."""
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     return set(functions(tree.body, ""))
 

@@ -1,7 +1,7 @@
-"""A runtime that counts what the code above asks of it, and notes when it breaks a rule.
+"""A runtime that counts the calls of the code above it, and notes broken rules.
 
-Wraps threads or greenlets. The rules are those of the house: a task holds at most one lock, and
-none while it dials, waits, joins or runs user code; a closed Reader or Writer leaves no task.
+It wraps threads or greenlets. The rules: a task holds at most one lock, and no lock while it dials,
+waits, joins or runs user code. A closed Reader or Writer leaves no task behind.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass
 class Counts:
-    """How often each thing was done. A recv counts when it returns, whatever it returns."""
+    """Numbers of calls by kind. A recv counts when it returns, whatever it returns."""
 
     spawns: int = 0
     connects: int = 0
@@ -58,9 +58,9 @@ class Counts:
 class CountingRuntime(Runtime):
     """``inner`` with counters (``counts``) and a list of broken rules (``violations``).
 
-    A lock is known by what made it, ``module.Class`` (or ``module.function``). One whose maker is
-    in ``leaves`` may be taken under another lock, because nothing is ever taken under it.
-    Sockets that a test accepts are those of ``inner``: they belong to its servers.
+    A lock has the name of its maker, ``module.Class`` or ``module.function``. A lock whose maker is
+    in ``leaves`` may be taken under another lock, because no lock is ever taken under it.
+    Sockets that a test accepts come from ``inner`` and are not counted: they belong to its servers.
     """
 
     def __init__(self, inner: Runtime, leaves: Collection[str] = ()) -> None:
@@ -71,17 +71,17 @@ class CountingRuntime(Runtime):
         self.counts = Counts()
         self.violations: list[str] = []
         self.tasks: list[Task] = []
-        # For how long latches were waited for that are exact, in seconds.
+        # Seconds of each wait for an exact latch.
         self.exact_waits: list[float | None] = []
-        # A native lock, also around greenlets: nothing switches while it is held.
+        # This is a native lock even for greenlets, because none switches while it is held.
         self._mutex = threading.Lock()
         self._held: dict[int, list[CountingLock | CountingMutex]] = {}
 
-    # What tests call.
+    # -- called by tests
 
     @contextmanager
     def measure(self) -> Iterator[Counts]:
-        """``with runtime.measure() as counts:`` what happened inside, valid after the block."""
+        """Yield the counts of the block, which are valid after the block."""
         before = dataclasses.replace(self.counts)
         result = Counts()
         try:
@@ -91,9 +91,9 @@ class CountingRuntime(Runtime):
                 setattr(result, name, value)
 
     def no_lock_held(self, what: str = "user code") -> bool:
-        """Whether the calling task holds no lock; a violation called ``what`` is noted if it does.
+        """Return True if the calling task holds no lock. Otherwise note the violation ``what``.
 
-        To be called by the user code of a test, which may run where exceptions are caught.
+        The user code of a test calls this, because it may run where exceptions are caught.
         """
         held = self._held.get(self.inner.current())
         if not held:
@@ -102,7 +102,7 @@ class CountingRuntime(Runtime):
         return False
 
     def user_code(self, fn: Callable[..., T]) -> Callable[..., T]:
-        """``fn`` with ``no_lock_held()`` in front, for handlers and observers."""
+        """Return ``fn`` with a call of ``no_lock_held()`` before, for handlers and observers."""
 
         def checked(*args: Any, **kwargs: Any) -> T:
             self.no_lock_held(getattr(fn, "__name__", repr(fn)))
@@ -111,22 +111,22 @@ class CountingRuntime(Runtime):
         return checked
 
     def check(self) -> None:
-        """AssertionError with every broken rule, and every lock that is still held."""
+        """Raise AssertionError with every broken rule, and every lock that is still held."""
         held = [f"{_names(locks)} is still held" for locks in self._held.values() if locks]
         broken = self.violations + held
         assert not broken, "broken rules:\n  " + "\n  ".join(broken)
 
     def check_ended(self, timeout: float = 10.0) -> None:
-        """``check()``, and AssertionError when a spawned task is alive after ``timeout`` seconds.
+        """Call ``check()``, and check that each spawned task ends within ``timeout`` seconds.
 
-        For the end of a test, when everything was closed.
+        Call this at the end of a test, after everything was closed.
         """
         deadline = self.now() + timeout
         alive = [t for t in self.tasks if not t.join(deadline - self.now())]
         assert not alive, f"alive after close: {alive}"
         self.check()
 
-    # What the wrappers call.
+    # -- called by the wrappers
 
     def count(self, **amounts: int) -> None:
         with self._mutex:
@@ -134,7 +134,7 @@ class CountingRuntime(Runtime):
                 setattr(self.counts, name, getattr(self.counts, name) + amount)
 
     def taking(self, lock: CountingLock) -> None:
-        """A blocking acquire of ``lock`` begins."""
+        """Note the begin of a blocking acquire of ``lock``."""
         held = self._held.get(self.inner.current(), [])
         leaf = [o for o in held if o.maker in self.leaves or isinstance(o, CountingMutex)]
         if leaf or (held and lock.maker not in self.leaves):
@@ -142,7 +142,7 @@ class CountingRuntime(Runtime):
 
     def taken(self, lock: CountingLock) -> None:
         self.count(locks=1)
-        # Each list is touched by its own task only.
+        # Only the task itself touches its list, so no lock is needed.
         self._held.setdefault(self.inner.current(), []).append(lock)
 
     def entered(self, mutex: CountingMutex) -> None:
@@ -155,19 +155,19 @@ class CountingRuntime(Runtime):
         if lock in held:
             held.remove(lock)
             if not held:
-                # The number may be given to another task.
+                # Another task may get the same number later.
                 self._held.pop(me, None)
         else:
             self._violation(f"{lock.maker} is released by a task that did not take it")
 
     def blocking(self, what: str) -> None:
-        """Something that may block for long begins: no lock may be held."""
+        """Check that no lock is held at the begin of a call that may block for long."""
         self.no_lock_held(what)
 
     def _violation(self, text: str) -> None:
         self.violations.append(f"{text}\n    {_where()}")
 
-    # The Runtime contract.
+    # -- the methods of Runtime
 
     def spawn(self, name: str, fn: Callable[..., object], *args: Any) -> Task:
         self.count(spawns=1)
@@ -229,7 +229,7 @@ class CountingRuntime(Runtime):
 
 
 class CountingLock:
-    """A lock that its runtime counts. ``maker`` is what made it."""
+    """A lock that its runtime counts. ``maker``: name of the code that made it."""
 
     def __init__(self, runtime: CountingRuntime, inner: Lock, maker: str) -> None:
         self._runtime = runtime
@@ -263,7 +263,7 @@ class CountingLock:
 
 
 class CountingMutex:
-    """A mutex that its runtime counts. No lock may be taken under it, and nothing waited for."""
+    """A mutex that its runtime counts. Under it no lock may be taken, and no task may wait."""
 
     maker = "a mutex"
 
@@ -285,7 +285,7 @@ class CountingMutex:
 
 
 class CountingEvent:
-    """An event whose waits are counted; waiting under a lock is noted."""
+    """An event whose waits are counted. Waiting under a lock is noted."""
 
     def __init__(self, runtime: CountingRuntime, inner: Event) -> None:
         self._runtime = runtime
@@ -301,7 +301,7 @@ class CountingEvent:
 
 
 class CountingLatch:
-    """A latch whose waits are counted; waiting under a lock is noted."""
+    """A latch whose waits are counted. Waiting under a lock is noted."""
 
     def __init__(
         self, runtime: CountingRuntime, inner: Latch, exact_waits: list[float | None] | None = None
@@ -324,7 +324,7 @@ class CountingLatch:
 
 
 class CountingQueue:
-    """A queue whose puts are counted as hops; waiting under a lock is noted."""
+    """A queue whose puts are counted as hops. Waiting under a lock is noted."""
 
     def __init__(self, runtime: CountingRuntime, inner: Queue) -> None:
         self._runtime = runtime
@@ -342,7 +342,7 @@ class CountingQueue:
 
 
 class CountingTimedQueue(CountingQueue):
-    """What waits with a limit, and so looks again, is counted."""
+    """A queue whose waits with a timeout are counted, because each of them polls."""
 
     def __init__(self, runtime: CountingRuntime, inner: TimedQueue) -> None:
         super().__init__(runtime, inner)
@@ -356,7 +356,7 @@ class CountingTimedQueue(CountingQueue):
 
 
 class CountingTask:
-    """A task; joining it under a lock is noted."""
+    """A task. A join under a lock is noted."""
 
     def __init__(self, runtime: CountingRuntime, inner: Task) -> None:
         self._runtime = runtime
@@ -383,9 +383,9 @@ class CountingTask:
 
 
 class CountingSocket:
-    """A socket whose sends and recvs are counted; receiving under a lock is noted.
+    """A socket whose sends and recvs are counted. A recv under a lock is noted.
 
-    ``send()`` and ``wait_writable()`` may be called under the one lock that guards the write.
+    ``send()`` and ``wait_writable()`` may be called under the lock that guards writes.
     """
 
     def __init__(self, runtime: CountingRuntime, inner: Socket) -> None:
@@ -441,7 +441,7 @@ def _maker(frame: Any) -> str:
 
 
 def _where() -> str:
-    """The callers outside this module, innermost last: enough to find a broken rule."""
+    """Return the callers outside of this module, innermost last, to find a broken rule."""
     frame: Any = sys._getframe(1)
     lines: list[str] = []
     while frame is not None and len(lines) < 6:

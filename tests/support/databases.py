@@ -1,4 +1,4 @@
-"""The start that database servers of a test session share, and a reason where there is none.
+"""The shared start of the database servers of a test session, and the reason if it fails.
 
 Knows no database.
 """
@@ -23,7 +23,8 @@ class Unavailable(Exception):
 def installed(driver: str, make: Callable[[], Server]) -> Server:
     """Return the server that ``make`` returns, with its driver installed.
 
-    Where one is not there the test is skipped at a desk, and fails in CI.
+    If the server or the driver is missing, the test is skipped on a developer's machine, and fails
+    in CI.
     """
     try:
         if find_spec(driver) is None:

@@ -14,7 +14,7 @@ SEGMENT = 3
 
 
 class Died(BaseException):
-    """The process that ran this is gone."""
+    """The simulated process of this code has died."""
 
 
 class Channel:
@@ -45,10 +45,10 @@ class Channel:
 
 
 class FakeIntake:
-    """``Intake`` on a Channel."""
+    """An ``Intake`` on a Channel."""
 
     channels: ClassVar[dict[str, Channel]] = {}
-    # Called with an entry made and its messages not finished.
+    # Called after an entry is made and before its messages are finished.
     before_finish: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
 
     def __init__(self, plan: PartitionPlan, settings: ReadSettings, room: int, seen: Any) -> None:

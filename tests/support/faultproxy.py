@@ -1,8 +1,8 @@
-"""A TCP proxy that hurts what passes: cuts at a byte, stalls, drips, drops one direction, resets.
+"""A TCP proxy with faults: it cuts at a byte, stalls, drips, drops one direction, or resets.
 
-Knows bytes and their positions, not what they mean; never reorders and never changes one. Plain
-threads, each of which ends and is joined in close(). What happens follows from the seed and from
-what the test orders; nothing here is random by itself.
+Knows bytes and their positions, not their meaning. It never reorders or changes a byte. Its plain
+threads end and are joined in close(). Faults follow from the seed and from the orders of the test,
+so the same seed gives the same faults.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 Address = tuple[str, int]
 
-UP, DOWN = "up", "down"  # from the client to the server, and back
+UP, DOWN = "up", "down"  # Directions: client to server, and server to client.
 KINDS = ("cut", "reset", "stall", "drip", "drop")
 JOIN_SECONDS = 10.0
 _DRIP_PAUSE = 0.0002
@@ -27,11 +27,11 @@ _LINGER_RESET = struct.pack("ii", 1, 0)
 
 
 class Trouble(NamedTuple):
-    """What happens to one direction of a link when so many bytes of it have passed.
+    """A fault of one direction of a link, after its first ``at`` bytes.
 
     ``kind``: "cut" (both sides see the end of the stream), "reset" (RST to both), "stall"
-    (nothing passes for ``amount`` seconds), "drip" (the next ``amount`` bytes come one by one),
-    "drop" (from here on this direction is swallowed, the other one works: half open).
+    (nothing passes for ``amount`` seconds), "drip" (the next ``amount`` bytes pass one by one),
+    "drop" (further bytes of this direction are dropped, and the other direction works: half open).
     """
 
     direction: str
@@ -45,7 +45,7 @@ Told = Callable[[Trouble], None]
 
 
 def rough(chance: random.Random) -> list[Trouble]:
-    """One link in four is left alone; the others get one to three troubles within 20,000 bytes."""
+    """Return no troubles for one link in four, else one to three within 20,000 bytes."""
     troubles = []
     for _ in range(chance.choice((0, 1, 1, 2, 2, 3, 3, 0))):
         kind = chance.choices(KINDS, (4, 4, 3, 3, 1))[0]
@@ -81,9 +81,9 @@ class _Pipe:
             while link.wait(self._source, select.POLLIN):
                 data = self._source.recv(65536)
                 if not data:
-                    # The other direction goes on: half closed connections are legal.
+                    # Half-closed connections are legal, so the other direction goes on.
                     if link.wait_for_the_other(self):
-                        # Before it: who looks for what came behind may excuse nothing.
+                        # The time is noted before the end, so that bytes after it are not excused.
                         link.ended_at[self._direction] = time.monotonic()
                         self._target.shutdown(socket.SHUT_WR)
                     return
@@ -143,13 +143,13 @@ class _Pipe:
 
 
 class Link:
-    """A client's connection and the one to the server that belongs to it."""
+    """A client's connection, and its connection to the server."""
 
     def __init__(
         self, proxy: FaultProxy, client: socket.socket, server: socket.socket, told: Told
     ) -> None:
         self.ended = False
-        # When the end of a direction was passed on, by time.monotonic(), while the other one ran.
+        # Monotonic time at which the end of a direction was passed on while the other one ran.
         self.ended_at: dict[str, float] = {}
         self.client: Address = client.getpeername()
         self._proxy = proxy
@@ -158,7 +158,7 @@ class Link:
         for sock in self._sockets:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Readable from the end of the link on, so that every wait ends.
+        # A pipe that is readable after the end of the link, so that every wait ends.
         self._wake, self._waker = os.pipe()
         self._lock = threading.Lock()
         self._reset = False
@@ -175,12 +175,12 @@ class Link:
             pipe.thread.start()
 
     def order(self, trouble: Trouble) -> None:
-        """Have it happen ``at`` bytes from now."""
+        """Schedule a trouble ``at`` bytes from now."""
         pipe = self.pipes[trouble.direction]
         pipe.troubles = [*pipe.troubles, trouble._replace(at=pipe.position + trouble.at)]
 
     def end(self, reset: bool = False) -> None:
-        """End both directions at once, by RST or as a close would. From any thread."""
+        """End both directions at once, by RST or by a normal close. Any thread may call."""
         with self._lock:
             if self.ended:
                 return
@@ -190,16 +190,16 @@ class Link:
         self._stalled_until.set()
 
     def end_sending(self) -> None:
-        """The client sees the end of the stream; what it sends still passes. From any thread."""
+        """End the stream to the client. Its own bytes still pass. Any thread may call."""
         self._sockets[0].shutdown(socket.SHUT_WR)
 
     def tell(self, trouble: Trouble) -> None:
         self._told(trouble)
 
-    # -- for the pipes ---------------------------------------------------------------------
+    # -- called by the pipes ---------------------------------------------------------------
 
     def wait(self, sock: socket.socket, event: int) -> bool:
-        """Until the socket is ready; False when the link has ended."""
+        """Wait until the socket is ready. Return False if the link has ended."""
         poll = select.poll()
         poll.register(sock, event)
         poll.register(self._wake, select.POLLIN)
@@ -210,7 +210,7 @@ class Link:
         self._stalled_until.wait(seconds)
 
     def wait_for_the_other(self, pipe: _Pipe) -> bool:
-        """Whether the other direction still runs, so that this one may be closed alone."""
+        """Return True if the other direction still runs, so that only this one is closed."""
         with self._lock:
             self._half_closed.add(pipe)
             both = len(self._half_closed) == len(self.pipes)
@@ -219,7 +219,7 @@ class Link:
         return not both
 
     def leave(self, pipe: _Pipe) -> None:
-        """A pipe ended; the last one closes the sockets, so that no thread waits on them."""
+        """Note the end of a pipe. After the last one close the sockets."""
         with self._lock:
             self._running.remove(pipe)
             last = not self._running
@@ -241,11 +241,11 @@ class Link:
 
 
 class FaultProxy:
-    """Listens on a port of the kernel's choice and connects each client to ``target``.
+    """A listener on a port that the kernel chooses, which connects each client to ``target``.
 
-    ``plan`` says what happens to each link; it is asked with a source of chance that follows from
-    ``seed`` and the number of the link. None: nothing happens. ``told`` is called with each trouble
-    when it happens, by the thread of the link. Safe from any thread.
+    ``plan`` returns the troubles of a link. Its argument is a random generator that follows from
+    ``seed`` and the number of the link. None: no troubles. The thread of the link calls ``told``
+    with each trouble when it happens. Any thread may call the methods.
     """
 
     def __init__(
@@ -261,7 +261,7 @@ class FaultProxy:
         self.address: Address = ("127.0.0.1", 0)
         self.accepted = 0
         self._seed = seed
-        # Of all links so far, by the address of the client's end.
+        # Ends of all links so far, by the address of the client's end.
         self.ended_at: dict[Address, dict[str, float]] = {}
         self._told: Told = told if told is not None else lambda trouble: None
         self._lock = threading.Lock()
@@ -280,17 +280,17 @@ class FaultProxy:
 
     @property
     def text(self) -> str:
-        """``host:port`` to give to a client."""
+        """The address ``host:port`` for clients."""
         return "{}:{}".format(*self.address)
 
     @property
     def links(self) -> list[Link]:
-        """The links that live."""
+        """The existing links."""
         with self._lock:
             return list(self._links)
 
     def listen(self) -> None:
-        """Accept connections: at first on a port of the kernel's choice, later on the same."""
+        """Accept connections, at first on a port that the kernel chooses, later on the same."""
         if self._acceptor is not None or self._closed:
             return
         listener = socket.create_server(self.address, backlog=1024)
@@ -303,7 +303,7 @@ class FaultProxy:
         self._acceptor.start()
 
     def refuse(self) -> None:
-        """Listen no more: who dials is refused. Links that live go on."""
+        """Stop listening, so that dials are refused. Existing links go on."""
         acceptor, self._acceptor = self._acceptor, None
         if acceptor is not None:
             os.write(self._waker, b"x")
@@ -312,19 +312,19 @@ class FaultProxy:
             os.close(self._waker)
 
     def order(self, trouble: Trouble) -> None:
-        """Have it happen to all links that live, ``at`` bytes from now."""
+        """Schedule a trouble on all existing links, ``at`` bytes from now."""
         for link in self.links:
             link.order(trouble)
 
     def end_links(self, reset: bool = False) -> int:
-        """Cut or reset all links now; how many."""
+        """Cut or reset all links now. Return their number."""
         links = self.links
         for link in links:
             link.end(reset)
         return len(links)
 
     def close(self) -> None:
-        """End everything and join the threads; RuntimeError when one does not end."""
+        """End everything and join the threads. RuntimeError if a thread does not end."""
         self._closed = True
         self.refuse()
         self.end_links()
@@ -358,7 +358,7 @@ class FaultProxy:
         try:
             server = socket.create_connection(self.target, timeout=JOIN_SECONDS)
         except OSError:
-            # As near to "refused" as it gets behind an accept.
+            # After an accept, a reset comes closest to a refused dial.
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
             client.close()
             return

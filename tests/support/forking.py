@@ -1,6 +1,6 @@
-"""For scripts that fork: a child whose failure the parent sees, and who is connected to an nsqd.
+"""Parts of scripts that fork: a child whose failure the parent sees, and an nsqd's clients.
 
-Knows nothing of how the scripts are run. Its functions are what spawned children import.
+Does not know how the scripts are run. Spawned children import its functions.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from typing import Any
 
 
 def fork_without_hooks() -> int:
-    """fork(2) as uWSGI calls it: Python is not told, so that no hook of os.fork runs."""
+    """Call fork(2) as uWSGI does: Python does not know, so no hook of os.fork runs."""
     pid: int = ctypes.PyDLL(None).fork()
     return pid
 
 
 class Child:
-    """Runs ``function`` in the child of a fork; ``check`` fails when the function failed.
+    """A forked child that runs ``function``. ``check`` fails if the function failed.
 
-    It tells by a pipe, as gevent's os.waitpid() can miss a child that ends at once.
+    The result comes through a pipe, because gevent's os.waitpid() can miss a child that ends at
+    once.
     """
 
     def __init__(self, function: Callable[[], object], fork: Callable[[], int] = os.fork) -> None:
@@ -48,13 +49,13 @@ class Child:
             os._exit(0)
 
     def check(self) -> None:
-        """Wait for its end. The read blocks everything: nobody else may have to run meanwhile."""
+        """Wait for the child's end. The read blocks all greenlets of this process."""
         assert os.read(self._pipe, 10) == b"good", "the child failed"
         os.close(self._pipe)
         try:
-            posix.waitpid(self._pid, 0)  # never gevent's
+            posix.waitpid(self._pid, 0)  # os.waitpid may be gevent's.
         except ChildProcessError:
-            pass  # gevent's child watcher was first
+            pass  # gevent's child watcher has reaped the child.
 
 
 def in_child(function: Callable[[], object]) -> None:
@@ -62,7 +63,7 @@ def in_child(function: Callable[[], object]) -> None:
 
 
 class Nsqd:
-    """What an nsqd's /stats say, asked over a connection of its own each time."""
+    """The /stats of an nsqd. Each request has a connection of its own."""
 
     def __init__(self, http: str) -> None:
         self._http = http
@@ -72,7 +73,7 @@ class Nsqd:
             return json.load(answer)
 
     def publishers(self, client_id: str) -> dict[str, int]:
-        """The connections that published under this client_id: their far end, and since when."""
+        """Return the connections that published as this client_id: far end -> connect time."""
         return {
             client["remote_address"]: client["connect_ts"]
             for client in self._stats()["producers"] or ()
@@ -80,7 +81,7 @@ class Nsqd:
         }
 
     def consumers(self, topic: str) -> dict[str, int]:
-        """The connections that are subscribed to the topic: their far end, and since when."""
+        """Return the connections that are subscribed to the topic: far end -> connect time."""
         return {
             client["remote_address"]: client["connect_ts"]
             for channel in self.topic(topic)["channels"]
@@ -88,25 +89,25 @@ class Nsqd:
         }
 
     def topic(self, topic: str) -> Any:
-        """What is told of it, if there is such a topic."""
+        """Return the figures of the topic, or None if it does not exist."""
         return next(iter(self._stats(f"&topic={topic}")["topics"] or ()), None)
 
     def count(self, topic: str) -> int:
-        """How many messages were ever published to the topic."""
+        """Return the number of messages that were ever published to the topic."""
         found = self.topic(topic)
         count: int = found["message_count"] if found else 0
         return count
 
 
 def publish(writer: Any, topic: str) -> None:
-    """What a child of multiprocessing runs."""
+    """Publish a message. A child of multiprocessing runs this."""
     writer.publish(topic, b"from the child")
     assert writer.is_connected
     print("published", flush=True)
 
 
 def publish_inherited(topic: str) -> None:
-    """The same, with a Writer that the child has by the fork."""
+    """Publish a message with a Writer that the child inherited by the fork."""
     publish(inherited[0], topic)
 
 

@@ -1,4 +1,4 @@
-"""The package as rooms: which folder imports which, read from the source. Runs none of it.
+"""The package as rooms: the imports between its folders, read from the source without running it.
 
 ``python -m tests.support.house`` draws docs/design/floors.svg anew, light and dark. Knows text and
 files only.
@@ -15,21 +15,21 @@ from typing import NamedTuple
 from tests.support.texts import ROOT
 
 PACKAGE = ROOT / "gnsqsync"
-# Each picture, and its colours: of arrows, a room, its edge, its name, its lines.
+# Pictures and their colours: of arrows, of a room, of its edge, its name, its number of lines.
 _FOLDER = ROOT / "docs" / "design"
 PICTURES = {
     _FOLDER / "floors.svg": ("#5b6b7a", "#e9f1f8", "#30506b", "#10202e", "#33414d"),
     _FOLDER / "floors-dark.svg": ("#8d9aa6", "#1d2a36", "#7fa3c2", "#e6edf3", "#b8c4ce"),
 }
 
-# The flat modules are one room: what a user imports, and what everybody may know.
+# The flat modules are one room. Users import them, and every room may know them.
 GROUND = "ground"
-# Two flat modules are above all others: they load the public names and the command line.
+# Flat modules above all others: they load the public names and the command line.
 _ABOVE_ALL = {"gnsqsync", "gnsqsync.__main__"}
 
 
 class Import(NamedTuple):
-    """One import: what is imported, by which line, and whether for types only."""
+    """An import: the imported module, the line, and True if it is for types only."""
 
     target: str
     line: int
@@ -38,7 +38,7 @@ class Import(NamedTuple):
 
 @functools.cache
 def sources() -> dict[str, str]:
-    """Return the source of every module of the package by its dotted name."""
+    """Return the source of every module of the package by dotted name."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
@@ -86,13 +86,13 @@ def imports(name: str, source: str, modules: Iterable[str]) -> Iterator[Import]:
 
 
 def room_of(name: str, rooms: Iterable[str]) -> str:
-    """The folder below gnsqsync that a module is in; GROUND for the flat ones."""
+    """Return the folder of a module below gnsqsync; GROUND for a flat module."""
     words = name.split(".")
     return words[1] if len(words) > 1 and words[1] in rooms else GROUND
 
 
 def module_graph(modules: Mapping[str, str]) -> dict[str, set[str]]:
-    """Which module of the package imports which, for types too, but not the public names."""
+    """Return the imports between modules, including those for types, without the public names."""
     return {
         name: {
             what.target
@@ -105,7 +105,7 @@ def module_graph(modules: Mapping[str, str]) -> dict[str, set[str]]:
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """Groups of nodes that reach each other, the nodes of each in order."""
+    """Return the groups of nodes that reach each other, each group sorted."""
 
     def reached(start: str) -> set[str]:
         found: set[str] = set()
@@ -127,9 +127,9 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def room_graph(modules: Mapping[str, str], rooms: Iterable[str]) -> dict[str, set[str]]:
-    """Which room imports from which other one, for types too.
+    """Return the imports between rooms, including those for types.
 
-    Who imports the public names knows the reader, and with it all that these stand on.
+    A room that imports the public names knows the room ``reader``, and so every room below it.
     """
     rooms = set(rooms)
     graph: dict[str, set[str]] = {room: set() for room in rooms | {GROUND}}
@@ -145,7 +145,7 @@ def room_graph(modules: Mapping[str, str], rooms: Iterable[str]) -> dict[str, se
 
 
 def levels(graph: Mapping[str, set[str]]) -> dict[str, int]:
-    """How many rooms lie below each, counted along the longest way; 0 knows nobody."""
+    """Return the level of each room: the longest way down. A room that knows no other has 0."""
     found: dict[str, int] = {}
 
     def level(room: str) -> int:
@@ -159,7 +159,7 @@ def levels(graph: Mapping[str, set[str]]) -> dict[str, int]:
 
 
 def direct(graph: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    """Without the arrows that a way over other rooms implies."""
+    """Return the graph without arrows that a way over other rooms implies."""
 
     def below(room: str) -> set[str]:
         found = set(graph[room])
@@ -183,7 +183,7 @@ _WIDE, _HIGH, _GAP_X, _GAP_Y, _EDGE = 150, 50, 24, 44, 20
 
 
 def picture(graph: Mapping[str, set[str]], lines: Mapping[str, int], colours: Sequence[str]) -> str:
-    """An SVG: rooms by level, the top one first, and an arrow to each room known directly."""
+    """Return an SVG of rooms by level, the top one first, with an arrow to each direct import."""
     arrow, room_colour, edge, name_colour, lines_colour = colours
     by_level: dict[int, list[str]] = {}
     for room, level in sorted(levels(graph).items()):
@@ -229,12 +229,12 @@ def picture(graph: Mapping[str, set[str]], lines: Mapping[str, int], colours: Se
 
 
 def rooms_of(modules: Iterable[str]) -> set[str]:
-    """The folders of the package: rooms with more than flat modules in them."""
+    """Return the folders of the package that are rooms."""
     return {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
 
 
 def draw(colours: Sequence[str]) -> str:
-    """The picture of the package as it stands. Lines are rounded, so that few edits change it."""
+    """Return the picture of the present package. Numbers of lines are rounded, to change rarely."""
     modules = sources()
     rooms = rooms_of(modules)
     lines = dict.fromkeys(rooms | {GROUND}, 0)

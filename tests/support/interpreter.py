@@ -1,6 +1,6 @@
-"""Runs a script in an interpreter of its own: for what cannot be undone, like patching or a fork.
+"""Scripts in an interpreter of their own, for effects like a patch or a fork that nothing undoes.
 
-Knows nothing of what the script does.
+Does not know what the script does.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-# What the library logs is no error of the interpreter, and Python would print it to stderr.
+# Log lines of the library are no errors of the script, but Python would print them to stderr.
 SILENT = "import logging; logging.getLogger('gnsqsync').addHandler(logging.NullHandler())"
 
 
 def run_script(*parts: str, timeout: float = 60.0, shows_log: bool = False) -> str:
-    """What the script, ``parts`` one after the other, printed to stdout.
+    """Run the script, ``parts`` one after the other. Return its stdout.
 
-    Warnings are errors. AssertionError when it fails or writes anything to stderr; with
-    ``shows_log`` that is also what Python shows of a log that nobody has configured.
+    Warnings are errors. AssertionError if the script fails or writes to stderr. With ``shows_log``
+    Python writes the lines of an unconfigured log to stderr, too.
     """
     parts = parts if shows_log else (SILENT, *parts)
     source = "\n".join(textwrap.dedent(part) for part in parts)
@@ -30,7 +30,7 @@ def run_script(*parts: str, timeout: float = 60.0, shows_log: bool = False) -> s
             sys.executable,
             "-W",
             "error",
-            # Python 3.12 and later dislike a fork beside threads; the tests of forks know.
+            # Python 3.12 and later warn of a fork beside threads, which the tests of forks do.
             "-W",
             "ignore:This process:DeprecationWarning",
             "-c",

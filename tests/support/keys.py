@@ -1,4 +1,4 @@
-"""Keys that are different by their bytes and alike to people, collations or normal forms."""
+"""Keys with different bytes that are alike for people, collations or normal forms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ALIKE = [
     "Order-A",
     "ORDER-A",
     "order-ä",
-    # The same as the one before, in another normal form of Unicode.
+    # This is the key before in another normal form of Unicode.
     "order-a\u0308",
     "order-a ",
     "order-a  ",
@@ -23,7 +23,7 @@ ALIKE = [
     "01",
     "1.0",
     "1e0",
-    # A long key, beside one that differs in its last character.
+    # Long keys that differ in the last character.
     "\U0001f680" * 199 + "a",
     "\U0001f680" * 199 + "b",
     "100%",

@@ -1,4 +1,4 @@
-"""Draws who tells whom what, one after the other: a message's way, the outbox, Spark's log.
+"""Sequence diagrams of a message's way, of the outbox, and of Spark's log.
 
 ``python -m tests.support.lane_pictures FOLDER`` writes each picture twice, light and dark.
 """
@@ -11,12 +11,12 @@ from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 LANE, ROW, TOP, MARGIN = 190, 38, 46, 95
-# Ink and the lines of the lanes; notes.
+# Colours of text, of the lanes' lines, and of notes.
 SCHEMES = {"": ("#333333", "#BBBBBB", "#0072B2"), "-dark": ("#CCCCCC", "#555555", "#56B4E9")}
 
 
 class Step(NamedTuple):
-    """``text`` goes from one lane to another; a note where both are the same."""
+    """A text that goes from one lane to another. If both are the same, it is a note."""
 
     begin: int
     end: int
@@ -81,7 +81,7 @@ PICTURES = {
 
 
 def draw(lanes: Lanes, scheme: str) -> str:
-    """SVG."""
+    """Return the diagram as SVG."""
     ink, line, note = SCHEMES[scheme]
     width = LANE * (len(lanes.names) - 1) + 2 * MARGIN
     height = TOP + ROW * (len(lanes.steps) + 1)

@@ -1,6 +1,6 @@
-"""Holds every test to an end with no thread, greenlet, socket or child process of its own left.
+"""The check that no test leaves a thread, greenlet, socket or child process behind.
 
-Knows how to list them; what is shared by the whole session is told apart by who owns it.
+Knows how to list them. The owners of things that the whole session shares tell them apart.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-# What ends may take its time: daemons that were told to stop, children that were killed.
+# Seconds for daemons that were told to stop, and for children that were killed.
 GRACE = 5.0
 
 _greenlets: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -24,7 +24,7 @@ _watching_greenlets = False
 
 
 class Alive(NamedTuple):
-    """What lives at one moment."""
+    """The threads, greenlets, sockets and child processes at one moment."""
 
     threads: set[Any]
     greenlets: set[Any]
@@ -44,8 +44,8 @@ class Alive(NamedTuple):
 
 
 def alive() -> Alive:
-    """The threads, greenlets, sockets and child processes of this process."""
-    # A dummy stands for a native thread of gevent's pool that logged something.
+    """Return the threads, greenlets, sockets and child processes of this process."""
+    # A dummy thread stands for a native thread of gevent's pool that has logged a line.
     threads = {
         thread for thread in threading.enumerate() if not isinstance(thread, threading._DummyThread)
     }
@@ -59,24 +59,24 @@ def _live_greenlets() -> set[Any]:
     from gevent import Greenlet
 
     if not _watching_greenlets:
-        # The test that loads gevent may have started some before we could watch.
+        # The test that loads gevent may have started greenlets before the watch began.
         import gc
 
         _watching_greenlets = True
         Greenlet.add_spawn_callback(_greenlets.add)
-        # Not isinstance: it asks lazy objects, as Django's settings, what they are.
+        # isinstance would evaluate lazy objects, such as Django's settings.
         _greenlets.update(thing for thing in gc.get_objects() if issubclass(type(thing), Greenlet))
     return {greenlet for greenlet in _greenlets if greenlet.started and not greenlet.ready()}
 
 
 def descriptors() -> dict[str, str]:
-    """What this process has open, by the number of the descriptor."""
+    """Return the open files of this process by descriptor."""
     names = {}
     for number in os.listdir("/proc/self/fd"):
         try:
             names[number] = os.readlink(f"/proc/self/fd/{number}")
         except OSError:
-            continue  # the descriptor of the listing itself
+            continue  # This is the descriptor of the listing itself.
     return names
 
 
@@ -90,7 +90,7 @@ def _children() -> set[int]:
         try:
             pids.update(map(int, (task / "children").read_text().split()))
         except OSError:
-            continue  # the thread has ended
+            continue  # The thread has ended.
     return pids
 
 
@@ -102,7 +102,7 @@ def _command(pid: int) -> str:
     return words.replace(b"\0", b" ").decode(errors="replace").strip() or "ended, not waited for"
 
 
-# Each is asked what of the rest belongs to something that outlives a test on purpose.
+# Functions that return the part of the leftovers that outlives a test on purpose.
 keepers: list[Callable[[Alive], Alive]] = []
 
 
@@ -113,7 +113,7 @@ def _unkept(left: Alive) -> Alive:
 
 
 def _pause() -> None:
-    """10 ms in which the greenlets of this thread run too."""
+    """Sleep 10 ms, in which the greenlets of this thread run, too."""
     if "gevent" in sys.modules:
         import gevent
         from gevent._hub_local import get_hub_if_exists
@@ -125,7 +125,7 @@ def _pause() -> None:
 
 
 def _shared(request: pytest.FixtureRequest) -> Alive:
-    """What lives until the session ends, though a test was the first to ask for it."""
+    """Return the things that this test was the first to ask for, and that the session keeps."""
     children: set[int] = set()
     if "server_pool" in request.fixturenames:
         pool = request.getfixturevalue("server_pool")
@@ -135,10 +135,10 @@ def _shared(request: pytest.FixtureRequest) -> Alive:
 
 @pytest.fixture(autouse=True)
 def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails a test that leaves a thread, greenlet, socket or child process behind."""
+    """Fail a test that leaves a thread, greenlet, socket or child process behind."""
     if "waiting_rows" in request.fixturenames:
-        # Rows of the conformance suite wait beside each other, with sockets and servers of their
-        # own; they are about servers, and run no code of the client.
+        # Rows of the conformance suite wait side by side, with sockets and servers of their own.
+        # They test servers, and run no code of the client.
         yield
         return
     before = alive()

@@ -1,4 +1,4 @@
-"""Listening sockets of a Runtime, for the servers that tests write."""
+"""Listening sockets of a Runtime, for servers in tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Listener", "listen"]
 
 
 class Listener:
-    """``address`` has the port that the kernel chose."""
+    """A listening socket. ``address`` has the port that the kernel chose."""
 
     def __init__(self, sock: Any) -> None:
         self._sock = sock
@@ -28,11 +28,11 @@ class Listener:
             self.address = Address(where[0], where[1])
 
     def accept(self, timeout: float | None = None) -> Socket:
-        """The next connection. TimeoutError after ``timeout`` seconds, OSError once closed."""
+        """Accept a connection. TimeoutError after ``timeout`` seconds, OSError after a close."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Stop listening: wakes ``accept()``, which raises OSError. May be repeated."""
+        """Stop listening, and wake ``accept()``, which raises OSError. Idempotent."""
         if self._sock.fileno() < 0:
             return
         self._close()
@@ -41,14 +41,14 @@ class Listener:
                 os.unlink(self.address.path)
 
     def _close(self) -> None:
-        self._sock.close()  # raises EBADF in a greenlet that accepts
+        self._sock.close()  # A greenlet in accept() gets EBADF.
 
 
 class _NativeListener(Listener):
     def __init__(self, sock: Any, accepting: Any) -> None:
-        # Held while accept() waits: close() may not free a descriptor number in use.
+        # The lock is held while accept() waits, because close() must not free a descriptor in use.
         self._accepting = accepting
-        # Not blocking, because a connection can vanish between poll() and accept().
+        # The socket does not block, because a connection can vanish between poll() and accept().
         sock.setblocking(False)
         super().__init__(sock)
 
@@ -57,7 +57,7 @@ class _NativeListener(Listener):
         while True:
             left = None if deadline is None else deadline - Runtime.now()
             with self._accepting:
-                # Once closed the descriptor is -1, which wait_ready() refuses.
+                # After a close the descriptor is -1, which wait_ready() refuses.
                 if not dial.wait_ready(self._sock, select.POLLIN, left):
                     raise TimeoutError(f"no connection to {self.address} for {timeout:g} seconds")
                 try:
@@ -65,14 +65,14 @@ class _NativeListener(Listener):
                 except (BlockingIOError, ConnectionAbortedError):
                     continue
             native = type(self._sock)
-            if type(accepted) is not native:  # gevent's, where only sockets are patched
+            if type(accepted) is not native:  # gevent's socket, if only sockets are patched.
                 accepted = native(self._sock.family, socket.SOCK_STREAM, 0, accepted.detach())
             accepted.setblocking(True)
             return NativeSocket(_at_once(accepted), dial.peer_of(accepted))
 
     def _close(self) -> None:
         try:
-            self._sock.shutdown(socket.SHUT_RDWR)  # wakes accept()
+            self._sock.shutdown(socket.SHUT_RDWR)  # This wakes accept().
         except OSError:
             pass
         with self._accepting:
@@ -87,7 +87,7 @@ class _GreenListener(Listener):
         except TimeoutError:
             raise TimeoutError(f"no connection to {self.address} for {timeout:g} seconds") from None
         accepted.settimeout(None)
-        # Not at the top: tests use this in a process without gevent, too.
+        # The import is here, because tests use this module without gevent, too.
         from gnsqsync.runtime.greenlet_sockets import GreenletSocket
 
         return GreenletSocket(_at_once(accepted), dial.peer_of(accepted))
@@ -100,7 +100,7 @@ def _at_once(accepted: Any) -> Any:
 
 
 def listen(runtime: Runtime, address: Address, backlog: int = 128) -> Listener:
-    """A listening socket of the kind that ``runtime`` dials with. OSError where it cannot be."""
+    """Return a listening socket of the kind that ``runtime`` dials with. OSError."""
     runtime = getattr(runtime, "inner", runtime)
     net: dial.Net = runtime._net  # type: ignore[attr-defined]
     family, where = dial._resolve(net, address, 5.0)[0]

@@ -1,9 +1,9 @@
-"""A Reader with one handler that sleeps for long: a program of its own, as it takes a minute.
+"""A program, which takes a minute: a Reader with a handler that sleeps for long.
 
     python -m tests.support.longhandler <nsqd's TCP address> <seconds>
 
-Heartbeats come each second and messages time out after five. When the long handler has returned,
-what was seen is printed as JSON.
+Heartbeats come each second, and messages time out after five. When the long handler has returned,
+the program prints its observations as JSON.
 """
 
 from __future__ import annotations

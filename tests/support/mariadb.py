@@ -1,6 +1,6 @@
-"""A MariaDB of a test session, in a folder of its own; one has to be installed, in CI by force.
+"""A MariaDB server for a test session, in a folder of its own. MariaDB must be installed.
 
-Knows the programs of MariaDB; knows nothing of Django.
+Knows the programs of MariaDB. Does not know Django.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.leftovers import Alive, keepers
 from tests.support.servers import unique
 from tests.support.waiting import eventually
 
-# Debian keeps the server outside of the PATH of a user.
+# Folders to search. Debian keeps the server outside of a user's PATH.
 PLACES = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
 PROGRAMS = ("mariadb-install-db", "mariadbd")
 
@@ -45,12 +45,12 @@ class MariaDB:
         self.socket = str(self._folder / "sock")
         self._common = ["--no-defaults", f"--datadir={self._folder / 'data'}"]
         if os.getuid() == 0:
-            # The server refuses to run as root unless somebody says so.
+            # The server refuses to run as root without this option.
             self._common.append(f"--user={pwd.getpwuid(0).pw_name}")
         self._log = (self._folder / "log").open("wb")
         self._process: subprocess.Popen[bytes] | None = None
-        # A server that starts deletes the temporary tables of each other server in its folder for
-        # them, also those which the other one needs just now.
+        # A starting server deletes all temporary tables in its folder for them, even those of
+        # another running server. So each server has a folder of its own.
         temporary = self._folder / "tmp"
         temporary.mkdir()
         self._environment = {**os.environ, "TMPDIR": str(temporary)}
@@ -67,7 +67,7 @@ class MariaDB:
     def start(self) -> None:
         """Start the server with the character set of Debian's configuration."""
         options = [f"--socket={self.socket}", "--skip-networking", "--character-set-server=utf8mb4"]
-        # No test has to survive a crash of the machine.
+        # Tests need not survive a crash of the machine.
         options += ["--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync"]
         options += ["--innodb-doublewrite=OFF", "--debug-no-sync", "--innodb-buffer-pool-size=32M"]
         self._process = subprocess.Popen(
@@ -108,7 +108,7 @@ class MariaDB:
         return (self._folder / "log").read_text(errors="replace")
 
     def keeps(self, left: Alive) -> Alive:
-        """Tell the server's process from what a test has left behind."""
+        """Return the server's process, which no test has left behind."""
         mine = set() if self._process is None else {self._process.pid}
         return Alive(set(), set(), set(), left.children & mine)
 
@@ -122,7 +122,7 @@ class MariaDB:
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDB]:
-    """Start a server for all tests that ask. Without MariaDB skip at a desk, fail in CI."""
+    """Start a server for all tests that ask. Without MariaDB skip them, or fail in CI."""
     server = installed("pymysql", MariaDB)
     keepers.append(server.keeps)
     try:

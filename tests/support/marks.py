@@ -1,7 +1,7 @@
 """The ring of each test, by its place and the kind of its servers; and two more marks.
 
 ``pytest`` runs the first ring, ``pytest -m system`` the second, ``pytest -m campaign`` the third.
-The module knows where tests lie, and knows nothing of what they do.
+Knows the places of tests, and not what they do.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import pytest
 
 FIRST, SYSTEM, CAMPAIGN = RINGS = ("first", "system", "campaign")
 
-# The longest of the lines below that begins the name of a test decides.
+# The longest of the lines below with which the name of a test begins decides.
 #
-# Parts, scripted servers, histories from known seeds, embedded servers, databases; and, as Pythons
-# differ there, the end of a process, forks and TLS.
+# The first ring: parts, scripted servers, histories from known seeds, embedded servers, databases.
+# The end of a process, forks and TLS are here, too, because Pythons differ there.
 _FIRST = (
     "tests/",
     "tests/chaos/test_accounts.py",
@@ -33,11 +33,11 @@ _FIRST = (
     "tests/conformance/test_13_http.py",
 )
 
-# Commands, workers and web servers as processes, their signals, the tools of others, browsers, TLS
-# between processes, Java, the servers of NSQ.
+# The second ring: commands, workers and web servers as processes, their signals, the tools of
+# others, browsers, TLS between processes, Java, the servers of NSQ.
 _SYSTEM = (
     "tests/chaos/",
-    # One of the scenarios, so that the program itself does not rot unseen.
+    # This scenario is in the ring to notice early if the program itself breaks.
     "tests/chaos/test_scenarios.py::test_nothing_is_lost_and_everything_is_explained[cuts]",
     "tests/component/embedded/test_disk_kills.py",
     "tests/component/embedded/test_nsqd.py",
@@ -132,9 +132,9 @@ _SYSTEM = (
     "tests/unit/support/test_postgres.py",
 )
 
-# Kills and faults for minutes, inputs and histories from new seeds, whole suites once more in
-# another world, clusters of Spark, Delta, the benchmark's own programs, and what needs the usual
-# ports or a package index.
+# The third ring: kills and faults for minutes, inputs and histories from new seeds, whole suites in
+# another world, clusters of Spark, Delta, the benchmark's own programs, and tests that need the
+# usual ports or a package index.
 _CAMPAIGN = (
     # test_two_nsqds_die_with_their_data, beside it, shows the window; this shows that it is needed.
     "tests/chaos/test_copies.py::test_without_the_window_there_are_twins",
@@ -188,10 +188,10 @@ _CAMPAIGN = (
     "tests/spark/test_speculation.py",
 )
 
-# Where tests on the real servers, too, are in the first ring: conformance, twenty seconds of it.
+# Folders whose tests on the real servers are in the first ring, too: twenty seconds of conformance.
 _REAL = ("tests/conformance/",)
 
-# Django and Flask as users have them. Each Python gets the newest Django that runs on it.
+# Tests of Django and Flask. Each Python gets the newest Django that runs on it.
 _INTEGRATIONS = (
     "tests/integration/django/",
     "tests/integration/examples/",
@@ -204,7 +204,7 @@ _INTEGRATIONS = (
     "tests/integration/test_stop_of_commands.py",
 )
 
-# Exceptions that strike at any instruction leave locks of the coverage tool taken.
+# Tests that run without coverage: exceptions that strike at any instruction leave its locks taken.
 _STRUCK = (
     "tests/component/connection/test_publishes.py::test_a_reader_that_is_killed",
     "tests/component/connection/test_publishes.py"
@@ -252,7 +252,7 @@ def ring_of(name: str, *, on_real_servers: bool = False, waits: bool = False) ->
 
 
 def _need_of(item: pytest.Item) -> str:
-    """Return what the test needs that the first ring has little or nothing of."""
+    """Return the need of the test that the first ring hardly has."""
     if item.nodeid.startswith("tests/spark/"):
         return "Java"
     if "browser" in getattr(item, "fixturenames", ()):
@@ -269,8 +269,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_left_out] = {}
 
 
-# Behind the hook of tests.support.servers, which takes out what is no test here at all; ahead of
-# pytest's own, which chooses by the marks.
+# This hook runs after that of tests.support.servers, which removes tests, and before pytest's own,
+# which chooses by marks.
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out: Counter[str] = Counter()
     for item in items:
@@ -300,14 +300,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take the counts of a worker, which are the same in each; a worker that died has none."""
+    """Take the counts of a worker. Each worker has the same; a worker that died has none."""
     output = getattr(node, "workeroutput", {})
     if left_out := output.get("left_out"):
         node.config.stash[_left_out] = left_out
 
 
 def line_of(left_out: dict[str, int]) -> str:
-    """Return the sentence on the tests of the other rings, or nothing if there are none."""
+    """Return the sentence on the tests of the other rings, or "" if there are none."""
     system = [f"{count:,} of {need}" for need, count in left_out.items() if need != CAMPAIGN]
     parts = [f"{', '.join(sorted(system))}: pytest -m {SYSTEM}"] if system else []
     if campaigns := left_out.get(CAMPAIGN):

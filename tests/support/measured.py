@@ -1,4 +1,4 @@
-"""Programs that tests start, counted for coverage as the tests are."""
+"""Coverage of the programs that tests start."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["measured"]
 
 
 def measured() -> list[str]:
-    """What stands between ``python`` and the program, where this process is measured; else nothing.
+    """Return the words between ``python`` and the program if this process is measured, else [].
 
-    pytest-cov adds up what lies beside its own data in the end.
+    At the end pytest-cov adds the data of these programs to its own.
     """
     coverage = sys.modules.get("coverage")
     current = coverage.Coverage.current() if coverage is not None else None

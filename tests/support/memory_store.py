@@ -1,4 +1,4 @@
-"""A store of Spark's log in memory, which writes down what is done with it."""
+"""A store of Spark's log in memory, which records its operations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Memory"]
 
 
 class Memory(Store):
-    """Keeps names in a dict and writes down what was done."""
+    """A store that keeps names in a dict and records its operations."""
 
     url = "memory"
     what = "walPath"

@@ -1,4 +1,4 @@
-"""A folder in memory for disk queues: it may be full, fail, write short, end at any operation."""
+"""A folder in memory for disk queues, which may be full, fail, write short, or end at any call."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 
 class Killed(BaseException):
-    """The process ended here, as by kill -9: what was done before lasts, this was not done."""
+    """The process ended here, as by kill -9: earlier operations last, and this one does not."""
 
 
 class MemoryFiles:
-    """The files of one folder, as gnsqsync.embedded.disk.files.Files.
+    """The files of one folder, an implementation of gnsqsync.embedded.disk.files.Files.
 
-    ``before(operation, name)`` is called first and may raise. ``room``: how many bytes fit in all;
-    a write beyond it is short, as a disk's is, and the next one fails.
+    ``before(operation, name)`` is called first and may raise. ``room``: upper bound of all bytes. A
+    write beyond it is short, as on a disk, and the next one fails.
     """
 
     def __init__(self, contents: dict[str, bytes] | None = None) -> None:
@@ -116,5 +116,5 @@ class MemoryFile:
 
 
 def failure(number: int, name: str) -> OSError:
-    """What the kernel says for an errno."""
+    """Return the kernel's error for an errno."""
     return OSError(number, os.strerror(number), name)

@@ -1,6 +1,6 @@
-"""A store of a process that dies before its n-th change, without ending one.
+"""A store that simulates the death of a process before its n-th change.
 
-Knows which calls of a store change it. A test gives it to the jobs in the place of the real one.
+Knows the calls that change a store. A test gives it to the jobs in place of the real store.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from gnsqsync.spark.stores import Store
 
 
 class Killed(BaseException):
-    """Stands for kill -9: nobody handles it."""
+    """The simulated kill -9, which no code handles."""
 
 
 class MortalStore:
-    """A store whose changes raise Killed when the countdown, which several may share, is over.
+    """A store whose changes raise Killed after a countdown, which several stores may share.
 
-    ``countdown``: a list with one number, the changes that are still allowed. A group of copies or
-    deletions is as many changes.
+    ``countdown``: a list with one number, the changes that are still allowed. Each copy or deletion
+    of a group counts.
     """
 
     def __init__(self, store: Store, countdown: list[int]) -> None:

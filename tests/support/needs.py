@@ -1,6 +1,6 @@
-"""The verdict on a test whose need is not met: skipped, or failed where somebody promised the need.
+"""The verdict on a test whose need is not met: skipped, or failed if the need was promised.
 
-Knows pytest and the environment; knows nothing of what a test needs.
+Knows pytest and the environment. Does not know the needs themselves.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NoReturn, TypeVar
 
 import pytest
 
-# Set to "all" by who has installed the packages of all extras.
+# Environment variable that is "all" if the packages of all extras are installed.
 EXTRAS = "GNSQSYNC_TEST_EXTRAS"
 
 
@@ -19,18 +19,18 @@ Report = TypeVar("Report", pytest.CollectReport, pytest.TestReport)
 
 
 class NoExtra(Exception):
-    """A Python package is not installed. The text names the extra of gnsqsync that brings it."""
+    """A Python package is not installed. The text names the extra of gnsqsync that has it."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"no {package}: pip install -e '.[{extra}]'")
 
 
 def missing(reason: Exception) -> NoReturn:
-    """Skip the test, or fail it where its need was promised.
+    """Skip the test, or fail it if its need was promised.
 
     ``CI=true`` promises the tools of the machine (Go, Java, a browser, databases).
-    ``GNSQSYNC_TEST_EXTRAS=all`` promises the packages of all extras: the README's command installs
-    ``.[test]`` only, in CI, too.
+    ``GNSQSYNC_TEST_EXTRAS=all`` promises the packages of all extras. ``CI=true`` does not, because
+    the README's command installs only ``.[test]``.
     """
     if isinstance(reason, NoExtra):
         is_promised = _are_extras_promised()
@@ -46,7 +46,7 @@ def _are_extras_promised() -> bool:
 
 
 def _judged(report: Report) -> Report:
-    """Fail what ``pytest.importorskip`` has skipped for want of a package that was promised."""
+    """Fail a test that ``pytest.importorskip`` skipped although the package was promised."""
     if report.skipped and _are_extras_promised() and isinstance(report.longrepr, tuple):
         _, _, reason = report.longrepr
         if "could not import" in reason:

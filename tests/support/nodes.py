@@ -1,4 +1,4 @@
-"""What tests ask ReaderNodes that nobody else does."""
+"""Questions of tests to ReaderNodes."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ __all__ = ["states_of"]
 
 
 def states_of(nodes: ReaderNodes) -> dict[Address, NodeState]:
-    """What each known address is doing."""
+    """Return the state of each known address."""
     return {address: node.state for address, node in nodes._nodes.items()}

@@ -1,4 +1,4 @@
-"""A cluster of embedded servers with something to see, and an nsqadmin in front of it."""
+"""A cluster of embedded servers with traffic, and an nsqadmin in front of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["NsqadminSite", "nsqadmin_site"]
 
 
 class NsqadminSite(NamedTuple):
-    """``url`` of nsqadmin, without a slash at the end; ``nsqds``: the HTTP addresses of both."""
+    """The ``url`` of nsqadmin, without a slash at the end, and the HTTP addresses of both nsqds."""
 
     url: str
     nsqds: tuple[str, str]
@@ -24,8 +24,11 @@ class NsqadminSite(NamedTuple):
 
 @contextlib.contextmanager
 def nsqadmin_site() -> Iterator[NsqadminSite]:
-    """Topics: ``orders`` flows, but nobody consumes its channel ``metrics``; ``mails`` is paused;
-    ``orders-dead`` has dead letters; ``clicks`` is busy."""
+    """Yield a site with four topics.
+
+    ``orders`` flows, but its channel ``metrics`` has no consumers. ``mails`` is paused.
+    ``orders-dead`` has dead letters. ``clicks`` is busy.
+    """
     with contextlib.ExitStack() as stack:
         lookupd = stack.enter_context(Nsqlookupd())
         servers = [
@@ -73,11 +76,11 @@ def nsqadmin_site() -> Iterator[NsqadminSite]:
 
 
 def ignore(message: Message) -> None:
-    """Takes it."""
+    """Handle the message without effect."""
 
 
 def publish(nsqd: NsqdHTTP, ended: threading.Event) -> None:
-    """A few orders and more clicks, until the end."""
+    """Publish a few orders and more clicks until ``ended`` is set."""
     number = 0
     while not ended.wait(0.1):
         number += 1

@@ -1,4 +1,4 @@
-"""A web application with two pages: one publishes, and says so if it cannot, the other does not."""
+"""A web application. Its page /publish publishes or shows the failure; others publish nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every page has to be in a browser, and how a test moves through pages."""
+"""The checks of every page in a browser, and the moves of a test through pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.browser import show_as
 
 __all__ = ["ask", "check_page", "follow", "submit", "text_of"]
 
-# What is wrong with the page that is shown, as a list of sentences.
+# A script that returns the faults of the shown page as a list of sentences.
 FAULTS = """
 const faults = [];
 const all = selector => [...document.querySelectorAll(selector)];
@@ -35,7 +35,7 @@ if (document.documentElement.scrollWidth > innerWidth) faults.push("wider than t
 return faults;
 """
 
-# The least contrast of a text with what is behind it, and that text.
+# A script that returns the lowest contrast of a text with its background, and that text.
 CONTRAST = """
 const numbers = color => color.match(/[\\d.]+/g).map(Number);
 const light = color => {
@@ -60,9 +60,9 @@ return texts.map(element => {
 
 
 def check_page(browser: Chrome, *, scripts: int = 0) -> None:
-    """The page that is shown, at a desk and on a small phone, light and dark.
+    """Check the shown page at a desk and on a small phone, light and dark.
 
-    A page that renews itself does not do so any more. It has ``scripts`` at most.
+    A page that renews itself is stopped. ``scripts``: upper bound of scripts in the page.
     """
     browser.execute_script("window.stop()")
     for width in (1100, 320):
@@ -71,12 +71,12 @@ def check_page(browser: Chrome, *, scripts: int = 0) -> None:
             where = f"{browser.current_url}, {width} pixels, {'dark' if dark else 'light'}"
             assert browser.execute_script(FAULTS, scripts) == [], where
             contrast, text = browser.execute_script(CONTRAST)
-            # WCAG 2.2, 1.4.3.
+            # WCAG 2.2, 1.4.3 demands this contrast.
             assert contrast >= 4.5, f"{where}: {text!r} has {contrast:.2f}"
 
 
 def follow(browser: Chrome, by: str, name: str) -> None:
-    """Click what leads to another page, or to the same one anew; returns when that is there."""
+    """Click a link or button that loads a page. Return when the page is there."""
     browser.execute_script("window.isBefore = true")
     browser.find_element(by, name).click()
     arrived = "return !window.isBefore && document.readyState === 'complete'"
@@ -88,13 +88,15 @@ def submit(browser: Chrome) -> None:
 
 
 def text_of(browser: Chrome, selector: str = "main") -> str:
-    """What is read there; empty where nothing is. In one step, as a page may renew itself."""
+    """Return the text of an element, or "". One script reads it, as a page may renew itself."""
     script = "return document.querySelector(arguments[0])?.innerText ?? ''"
     return str(ask(browser, script, selector))
 
 
 def ask(browser: Chrome, script: str, *arguments: object) -> Any:
-    """What the script returns, run again while it fails: it does, with any error of the driver's,
-    in the moment in which one page gives way to the next."""
+    """Return the result of the script, run again while it fails.
+
+    It fails with any error of the driver while one page gives way to the next.
+    """
     waiting = WebDriverWait(browser, 60, ignored_exceptions=[WebDriverException])
     return waiting.until(lambda _: [browser.execute_script(script, *arguments)])[0]

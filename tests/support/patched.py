@@ -1,6 +1,6 @@
 """Pytest in a process that gevent patched first: ``python -m tests.support.patched [pytest args]``.
 
-As in a gevent server, everything else is imported after the patch.
+Other modules are imported after the patch, as in a gevent server.
 """
 
 from gevent import monkey
@@ -14,5 +14,5 @@ import pytest  # noqa: E402
 
 if __name__ == "__main__":
     os.environ["GNSQSYNC_TEST_PATCHED"] = "1"
-    # One process: what starts the workers of pytest-xdist is not made for a patched one.
+    # The tests run in one process, because pytest-xdist cannot start workers in a patched one.
     sys.exit(pytest.main(["-n", "0", *sys.argv[1:]]))

@@ -1,4 +1,4 @@
-"""Ports of servers that come back. Knows sockets; knows no server."""
+"""Ports of servers that come back. Knows sockets. Knows no server."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _PATIENCE = 20.0
 
 
 class HeldPorts:
-    """Ports that the kernel gives to nobody while a server that had them is away.
+    """Ports that the kernel gives to no other process while their server is away.
 
-    A dial there is refused, as nothing listens; who names the port may listen on it.
+    A dial is refused, because nothing listens there. A process that names the port may listen.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""A PostgreSQL of a test session, in a folder of its own; one has to be installed, in CI by force.
+"""A PostgreSQL server for a test session, in a folder of its own. PostgreSQL must be installed.
 
-Knows the programs of PostgreSQL; knows nothing of Django.
+Knows the programs of PostgreSQL. Does not know Django.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ import pytest
 
 from tests.support.databases import Unavailable, installed
 
-# Debian has them outside of the PATH, a folder for each version.
+# Debian's folder, outside of the PATH, with a folder for each version.
 DEBIAN = Path("/usr/lib/postgresql")
 PROGRAMS = ("initdb", "pg_ctl", "postgres")
-# Few, so that a program that opens too many is noticed.
+# Upper bound of connections. It is low, to notice a program that opens too many.
 MAX_CONNECTIONS = 20
-# Whom to be when we are root, which PostgreSQL refuses: any user that owns nothing does.
+# Users to run the server as if the tests run as root, which PostgreSQL refuses.
 USERS = ("postgres", "nobody")
 
 
 def find(path: str | None = None, debian: Path = DEBIAN) -> Path:
-    """The folder of its programs, found by the PATH or else the newest of Debian's."""
+    """Return the folder of its programs: on the PATH, or else the newest of Debian's."""
     places = []
     for program in PROGRAMS:
         if found := shutil.which(program, path=path):
-            # It may be a link that stands alone.
+            # The program may be a link outside of its folder.
             places.append(Path(found).resolve().parent)
     versions = debian.glob("*/bin")
     places += sorted(versions, key=lambda place: _number(place.parent.name), reverse=True)
@@ -47,7 +47,7 @@ def _number(version: str) -> float:
 
 
 def _somebody() -> str | None:
-    """The name of a user to run as, None where we are none that PostgreSQL refuses."""
+    """Return the user to run the server as, or None if the tests do not run as root."""
     if os.getuid() != 0:
         return None
     for name in USERS:
@@ -59,7 +59,7 @@ def _somebody() -> str | None:
 
 
 class Postgres:
-    """One server; it listens on a unix socket in its folder, ``host``, only."""
+    """A server that listens only on a unix socket in its folder, ``host``."""
 
     def __init__(self) -> None:
         self._programs = find()
@@ -72,18 +72,18 @@ class Postgres:
         self._run("initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "--no-sync")
 
     def start(self, *, fsync: bool = False) -> None:
-        """``fsync``: as in production; no test has to survive a crash of the machine."""
+        """Start the server. Without ``fsync`` it would lose data in a crash of the machine."""
         flags = f"-k {self._folder} -c listen_addresses= -c fsync={'on' if fsync else 'off'}"
         flags += f" -c max_connections={MAX_CONNECTIONS}"
         log = str(self._folder / "log")
         self._run("pg_ctl", "-D", str(self._data), "-l", log, "-o", flags, "-w", "start")
 
     def stop(self, mode: str = "fast") -> None:
-        """As an administrator does: sessions are ended."""
+        """Stop the server as an administrator does, which ends sessions."""
         self._run("pg_ctl", "-D", str(self._data), "-m", mode, "-w", "stop")
 
     def _run(self, program: str, *arguments: str) -> None:
-        # Not a pipe, which would stay open in the server, and be waited for.
+        # A pipe would stay open in the server, and run() would wait for it.
         with tempfile.TemporaryFile() as output:
             done = subprocess.run(
                 [self._programs / program, *arguments],
@@ -110,7 +110,7 @@ class Postgres:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """Start a server for all tests that ask. Without PostgreSQL skip at a desk, fail in CI."""
+    """Start a server for all tests that ask. Without PostgreSQL skip them, or fail in CI."""
     server = installed("psycopg", Postgres)
     try:
         server.start()

@@ -1,6 +1,6 @@
-"""A program that a test starts: its output goes to a file, it ends with the test.
+"""A program that a test starts. Its output goes to a file, and it ends with the test.
 
-Knows processes; knows no server, no framework and no nsqd.
+Knows processes. Knows no server, no framework and no nsqd.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 
 class Program:
-    """A running program and what it has written so far.
+    """A running program and its output so far.
 
-    ``words[0]`` may be "python" or a program beside the Python of the tests. ``folder``: where its
-    output goes, and where it runs unless ``cwd`` says otherwise. ``stdin``: what it can read. It
-    finds the package without being installed, and is the leader of a session of its own, so that
-    ``os.killpg()`` is Ctrl-C at a terminal and no worker outlives ``kill()``. With ``forks``, the
-    program is a script of the folder, and a fork of a process that has imported what it needs.
+    ``words[0]`` may be "python" or a program beside the Python of the tests. ``folder``: folder of
+    the output, and of the program if ``cwd`` is not given. ``stdin``: its input. The program finds
+    the package even if it is not installed. It leads a session of its own, so that ``os.killpg()``
+    acts like Ctrl-C at a terminal, and no worker outlives ``kill()``. With ``forks``, the program is
+    a script of the folder, and a fork of a process that has imported what it needs.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Program:
         self.words = list(words)
         self._forks = forks
         program, *arguments = words
-        # A path of its own stays one.
+        # An absolute path stays unchanged.
         beside = Path(sys.executable).parent / program
         if forks is not None:
             assert program.endswith(".py"), "only a script of the folder can be a fork"
@@ -81,13 +81,13 @@ class Program:
         return self._path.read_text(errors="replace")
 
     def wait_for(self, pattern: str, timeout: float = 60.0) -> re.Match[str]:
-        """Until its output has a match."""
+        """Wait until the output has a match. Return the match."""
         found = self.eventually(lambda: re.search(pattern, self.output), timeout)
         assert found is not None
         return found
 
     def eventually(self, look: Callable[[], T], timeout: float = 60.0, *, pause: float = 0.02) -> T:
-        """The first true result of ``look``, while the program runs."""
+        """Return the first true result of ``look`` while the program runs."""
 
         def look_while_it_runs() -> T:
             result = look()
@@ -101,7 +101,7 @@ class Program:
         return f"{self.words}, which goes on:\n{self.output}"
 
     def handles(self, number: signal.Signals) -> bool:
-        """Whether it has begun to handle this signal. On Linux."""
+        """Return True if the program handles this signal by now. Linux only."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         caught = re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)
         return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
@@ -110,7 +110,7 @@ class Program:
         self.process.send_signal(number)
 
     def end(self, code: int = 0, timeout: float = 60.0) -> str:
-        """Wait for its end with this exit code; its output."""
+        """Wait for the end with this exit code. Return the output."""
         try:
             assert self.process.wait(timeout) == code, self.output
         except subprocess.TimeoutExpired:
@@ -118,7 +118,7 @@ class Program:
         return self.output
 
     def kill(self) -> None:
-        """It, and whatever it has started."""
+        """Kill the program and all processes of its session."""
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -126,7 +126,7 @@ class Program:
         self.process.wait()
 
 
-# uWSGI looks for modules where its own binary was built, unless it is told otherwise.
+# uWSGI looks for modules in the prefix of its build without this variable.
 UWSGI = {"UWSGI_VIRTUALENV": sys.prefix} if sys.prefix != sys.base_prefix else {}
-# Its control socket has a fixed place, where two test sessions would meet.
+# gunicorn's control socket has a fixed path, on which two test sessions would collide.
 GUNICORN = {"GUNICORN_CMD_ARGS": "--no-control-socket"}

@@ -18,13 +18,13 @@ GO_MODULE = Path(__file__).parent / "gopython"
 
 
 def cache_folder() -> Path:
-    """The folder that CPython is kept in, also before it is there."""
+    """Return the folder of CPython, which may not exist yet."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "gnsqsync" / f"python-{VERSION}"
 
 
 def find_or_unpack() -> Path:
-    """Return the path of python; Unavailable says why there is none."""
+    """Return the path of python. Unavailable if there is none, with the reason."""
     folder = cache_folder()
     program = folder / "bin" / "python3"
     keep(folder, lambda: os.access(program, os.X_OK), _unpack)

@@ -1,7 +1,7 @@
-"""NSQ spoken by hand: raw sockets, frames, TLS, Snappy, DEFLATE and HTTP for the tests.
+"""A client of NSQ for tests: raw sockets, frames, TLS, Snappy, DEFLATE and HTTP.
 
-Uses nothing of gnsqsync, so that a mistake there cannot hide itself here. Every method that waits
-has a deadline.
+It uses no code of gnsqsync, so that a mistake there cannot hide itself here. Every method that
+waits has a deadline.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Layer(Protocol):
 
 
 class Deflate:
-    """Raw DEFLATE in both directions; `received` keeps the compressed bytes."""
+    """Raw DEFLATE in both directions. `received` keeps the compressed bytes."""
 
     def __init__(self, level: int = 6) -> None:
         self.received = bytearray()
@@ -67,7 +67,7 @@ class Deflate:
 
 
 class Snappy:
-    """The Snappy framing format; writes compressed chunks, reads and checks all kinds."""
+    """The Snappy framing format. It writes compressed chunks, and reads and checks all kinds."""
 
     def __init__(self) -> None:
         self.received = bytearray()
@@ -102,7 +102,7 @@ class Snappy:
 
 
 def snappy_chunk(kind: int, data: bytes, checksum: bytes | None = None) -> bytes:
-    """One chunk of the framing format: kind 0 compressed, 1 as is."""
+    """Return a chunk of the framing format: kind 0 is compressed, kind 1 uncompressed."""
     payload = (checksum or masked_crc32c(data)) + (snappy.compress(data) if kind == 0 else data)
     return bytes([kind]) + len(payload).to_bytes(3, "little") + payload
 
@@ -126,7 +126,7 @@ def masked_crc32c(data: bytes) -> bytes:
 
 
 class _Stream:
-    """A socket with layers, read by exact size against a deadline."""
+    """A socket with layers. Reads have an exact size and a deadline."""
 
     def __init__(self, address: Address) -> None:
         self.socket: socket.socket | ssl.SSLSocket = socket.create_connection(address, TIMEOUT)
@@ -134,13 +134,13 @@ class _Stream:
         self.buffer = bytearray()
 
     def send(self, data: bytes) -> None:
-        """Send bytes through the layers; Closed when the connection is broken."""
+        """Send bytes through the layers. Closed if the connection is broken."""
         for layer in reversed(self.layers):
             data = layer.encode(data)
         self.send_raw(data)
 
     def send_raw(self, data: bytes) -> None:
-        """Send bytes past the compression (inside TLS when there is TLS)."""
+        """Send bytes without compression, inside of TLS if there is TLS."""
         self.socket.settimeout(TIMEOUT)
         try:
             self.socket.sendall(data)
@@ -148,7 +148,7 @@ class _Stream:
             raise Closed(str(error)) from error
 
     def take(self, size: int, timeout: float) -> bytes:
-        """Exactly `size` bytes; Closed or TimeoutError, with what came kept for the next call."""
+        """Read exactly `size` bytes. After Closed or TimeoutError the next call gets the rest."""
         deadline = time.monotonic() + timeout
         while len(self.buffer) < size:
             self.buffer += self._receive(deadline)
@@ -179,22 +179,22 @@ class _Stream:
         raise AssertionError(f"{data + bytes(self.buffer)!r} in place of the end")
 
     def half_close(self) -> None:
-        """Say that nothing more will be sent; reading goes on."""
+        """End the sending direction. Reading goes on."""
         self.socket.shutdown(socket.SHUT_WR)
 
     def shutdown(self) -> None:
-        """Wake whoever reads, from any thread."""
+        """Wake a reading thread. Any thread may call."""
         try:
             self.socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # it is gone already
+            pass  # The connection is gone already.
 
     def close(self) -> None:
         self.socket.close()
 
 
 class Client(_Stream):
-    """One connection to an nsqd, protocol V2."""
+    """A connection to an nsqd, protocol V2."""
 
     def __init__(self, address: Address, magic: bytes = b"  V2") -> None:
         super().__init__(address)
@@ -202,14 +202,14 @@ class Client(_Stream):
         self.send_raw(magic)
 
     def command(self, line: str | bytes, body: bytes | None = None) -> None:
-        """Send a command line, with its size and body if there is one."""
+        """Send a command line, with size and body if there is a body."""
         data = (line.encode() if isinstance(line, str) else line) + b"\n"
         if body is not None:
             data += struct.pack(">i", len(body)) + body
         self.send(data)
 
     def frame(self, timeout: float = TIMEOUT) -> Frame:
-        """The next frame, heartbeats included."""
+        """Return the next frame, including heartbeats."""
         if self._early:
             return self._early.pop(0)
         deadline = time.monotonic() + timeout
@@ -223,7 +223,7 @@ class Client(_Stream):
             raise
 
     def answer(self, timeout: float = TIMEOUT) -> Frame:
-        """The next frame that is not a heartbeat."""
+        """Return the next frame that is not a heartbeat."""
         deadline = time.monotonic() + timeout
         while True:
             frame = self.frame(max(0.001, deadline - time.monotonic()))
@@ -235,7 +235,7 @@ class Client(_Stream):
         assert self.answer() == (RESPONSE, text)
 
     def error(self, text: str) -> None:
-        """Assert that the next answer is this error, in all its words."""
+        """Assert that the next answer is this error, word for word."""
         kind, data = self.answer()
         assert (kind, data.decode()) == (ERROR, text)
 
@@ -245,7 +245,7 @@ class Client(_Stream):
         self.closed()
 
     def message(self, timeout: float = TIMEOUT) -> Message:
-        """The next answer, which must be a message."""
+        """Return the next answer, which must be a message."""
         kind, data = self.answer(timeout)
         assert kind == MESSAGE, data
         timestamp, attempts, id = struct.unpack_from(">qH16s", data)
@@ -255,7 +255,7 @@ class Client(_Stream):
         return [self.message(timeout) for _ in range(count)]
 
     def drain(self, quiet: float = 0.5) -> list[Message]:
-        """All messages until none came for `quiet` seconds."""
+        """Return all messages until none comes for `quiet` seconds."""
         found: list[Message] = []
         while True:
             try:
@@ -264,7 +264,7 @@ class Client(_Stream):
                 return found
 
     def silent(self, seconds: float = 0.3) -> None:
-        """Assert that no frame but heartbeats comes, and no end either."""
+        """Assert that only heartbeats come, and that the connection stays open."""
         try:
             frame = self.answer(seconds)
         except TimeoutError:
@@ -272,7 +272,7 @@ class Client(_Stream):
         raise AssertionError(f"{frame} in place of silence")
 
     def cut_off(self, timeout: float = TIMEOUT) -> None:
-        """Assert that the connection ends with nothing but heartbeats before."""
+        """Assert that the connection ends, after heartbeats only."""
         try:
             frame = self.answer(timeout)
         except Closed:
@@ -285,7 +285,7 @@ class Client(_Stream):
         self.ok()
 
     def identify(self, **fields: Any) -> dict[str, Any]:
-        """IDENTIFY with feature negotiation; the answer. Layers are not switched on."""
+        """Send IDENTIFY with feature negotiation. Return the answer; add no layers."""
         body = {"feature_negotiation": True, **fields}
         self.command("IDENTIFY", json.dumps(body).encode())
         kind, data = self.answer()
@@ -295,13 +295,13 @@ class Client(_Stream):
         return answer
 
     def start_tls(self, context: ssl.SSLContext) -> None:
-        """TLS from here on, without reading nsqd's OK; the certificate is for 127.0.0.1."""
+        """Use TLS from here on, without reading nsqd's OK. The certificate is for 127.0.0.1."""
         assert not self.buffer, "nsqd spoke before the TLS handshake"
         self.socket.settimeout(TIMEOUT)
         self.socket = context.wrap_socket(self.socket, server_hostname="127.0.0.1")
 
     def start_layer(self, layer: Layer) -> None:
-        """Snappy or DEFLATE from here on, without reading nsqd's OK."""
+        """Use Snappy or DEFLATE from here on, without reading nsqd's OK."""
         surplus = bytes(self.buffer)
         self.buffer.clear()
         self.layers.append(layer)
@@ -309,7 +309,7 @@ class Client(_Stream):
             self.buffer += layer.decode(surplus)
 
     def subscribe(self, topic: str, channel: str, rdy: int | None = None, **fields: Any) -> None:
-        """IDENTIFY if there are fields, SUB, RDY if given."""
+        """Send IDENTIFY if there are fields, SUB, and RDY if given."""
         if fields:
             self.identify(**fields)
         self.command(f"SUB {topic} {channel}")
@@ -318,7 +318,7 @@ class Client(_Stream):
             self.command(f"RDY {rdy}")
 
     def publish(self, topic: str, *bodies: bytes) -> None:
-        """PUB each body and read its OK; messages that overtake it are kept for message()."""
+        """PUB each body and read its OK. Messages before the OK are kept for message()."""
         for body in bodies:
             self.command(f"PUB {topic}", body)
             early = []
@@ -332,20 +332,20 @@ class Client(_Stream):
 
 
 def mpub_body(bodies: Sequence[bytes], count: int | None = None) -> bytes:
-    """The body of MPUB, with the number of messages told as `count`."""
+    """Return the body of MPUB, with `count` as its number of messages."""
     head = struct.pack(">i", len(bodies) if count is None else count)
     return head + b"".join(struct.pack(">i", len(body)) + body for body in bodies)
 
 
 class LookupClient(_Stream):
-    """One connection to an nsqlookupd, protocol V1: answers have no frame type."""
+    """A connection to an nsqlookupd, protocol V1. Its answers have no frame type."""
 
     def __init__(self, address: Address, magic: bytes = b"  V1") -> None:
         super().__init__(address)
         self.send_raw(magic)
 
     def command(self, line: str, body: bytes | None = None) -> bytes:
-        """Send a command; the answer."""
+        """Send a command. Return the answer."""
         data = line.encode() + b"\n"
         if body is not None:
             data += struct.pack(">i", len(body)) + body
@@ -357,7 +357,7 @@ class LookupClient(_Stream):
         return self.take(size, timeout)
 
     def identify(self, **fields: Any) -> dict[str, Any]:
-        """IDENTIFY as an nsqd at 127.0.0.1 with ports 4150 and 4151 unless told otherwise."""
+        """Send IDENTIFY as an nsqd, by default at 127.0.0.1 with ports 4150 and 4151."""
         answer = json.loads(self.command("IDENTIFY", lookup_identity(**fields)))
         assert isinstance(answer, dict)
         return answer
@@ -369,7 +369,7 @@ class LookupClient(_Stream):
 
 
 def lookup_identity(**fields: Any) -> bytes:
-    """The body of an nsqd's IDENTIFY to nsqlookupd; a field of None is left out."""
+    """Return the body of an nsqd's IDENTIFY to nsqlookupd. A field of None is left out."""
     body = {
         "broadcast_address": "127.0.0.1",
         "hostname": "testhost",
@@ -403,7 +403,7 @@ def request(
     headers: Mapping[str, str] | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> Reply:
-    """One HTTP request on a connection of its own; `target` goes out as it stands."""
+    """Send an HTTP request on a connection of its own. `target` is sent unchanged."""
     connection: http.client.HTTPConnection
     if tls is not None:
         connection = http.client.HTTPSConnection(*address, timeout=TIMEOUT, context=tls)
@@ -426,7 +426,7 @@ def post(address: Address, target: str, body: bytes | None = None) -> Reply:
 
 
 def stats(address: Address, **parameters: str) -> Any:
-    """/stats as JSON; `parameters` need no escaping except that # is written %23."""
+    """Return /stats as JSON. In `parameters` only # is escaped."""
     query = "".join(f"&{name}={value.replace('#', '%23')}" for name, value in parameters.items())
     reply = get(address, f"/stats?format=json{query}")
     assert reply.status == 200, reply
@@ -434,13 +434,13 @@ def stats(address: Address, **parameters: str) -> Any:
 
 
 def topic_stats(address: Address, topic: str) -> Any:
-    """One topic of /stats, or None."""
+    """Return one topic of /stats, or None."""
     topics = stats(address, topic=topic)["topics"]
     return topics[0] if topics else None
 
 
 def channel_stats(address: Address, topic: str, channel: str) -> Any:
-    """One channel of /stats, or None."""
+    """Return one channel of /stats, or None."""
     found = topic_stats(address, topic)
     for entry in found["channels"] if found else []:
         if entry["channel_name"] == channel:
@@ -449,7 +449,7 @@ def channel_stats(address: Address, topic: str, channel: str) -> Any:
 
 
 def readable(clients: Sequence[Client], timeout: float) -> list[Client]:
-    """Those clients from whom bytes wait, in clear connections."""
+    """Return the clients with bytes to read. Connections must be in clear text."""
     buffered = [client for client in clients if client.buffer]
     if buffered:
         return buffered

@@ -1,6 +1,6 @@
 """Faults of a read task of Spark: an attempt is killed, delayed or fails at a named point.
 
-Knows how an attempt goes on; must not know Spark. The product knows nothing of this.
+Knows the steps of an attempt. Must not know Spark. The package does not know this module.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from gnsqsync.spark.wal import Marker, Wal
 
 __all__ = ["POINTS", "Faults", "read_with_faults"]
 
-# In the order in which an attempt passes them; those of an entry come for each one.
+# Points in the order in which an attempt passes them. The points of an entry come for each entry.
 POINTS = ("collected", "before_create", "after_create", "after_finish", "before_close", "emit")
 _FAULT = re.compile(r"(\w+)(?:#(\d+))?:(\w+)(?:=(.+))?")
-# The actions, and what may stand behind the = of each.
+# Actions -> pattern of the value after their =.
 _VALUES = {
     "kill": "",
     "kill_once": ".+",
@@ -33,12 +33,12 @@ _VALUES = {
 
 
 class Faults:
-    """What strikes one attempt, as ``"before_create:delay=0-0.3;after_create#2:kill"``.
+    """The faults of one attempt, such as ``"before_create:delay=0-0.3;after_create#2:kill"``.
 
-    ``point:action``, several with ``;`` between. ``point#n`` is its n-th passing, from 1.
-    Actions: ``kill`` (SIGKILL to this process), ``kill_once=<path>`` (only by the one that makes
-    this file, with its process id in it), ``delay=<seconds>`` or ``delay=<from>-<to>`` (at
-    random), ``fail`` (an error). ValueError for anything else.
+    The text has ``point:action`` parts with ``;`` between them. ``point#n`` is the n-th passing,
+    from 1. Actions: ``kill`` (SIGKILL to this process), ``kill_once=<path>`` (only in the process
+    that makes this file, which has its process id), ``delay=<seconds>`` or ``delay=<from>-<to>``
+    (random), ``fail`` (an error). ValueError for any other text.
     """
 
     def __init__(self, text: str) -> None:
@@ -55,7 +55,7 @@ class Faults:
             self._faults.append((point, int(number or 0), action, value))
 
     def __call__(self, point: str) -> None:
-        """The attempt passes ``point``."""
+        """Strike the attempt, which passes ``point``."""
         self._passed[point] += 1
         for at, number, action, value in self._faults:
             if at == point and number in (0, self._passed[point]):
@@ -84,7 +84,7 @@ def _made(path: str) -> bool:
 def read_with_faults(
     plan: PartitionPlan, settings: ReadSettings, columns: Sequence[str], faults: str
 ) -> Iterator[Any]:
-    """As ``read_partitions`` of one, with an attempt that the faults strike."""
+    """Read one partition, as ``read_partitions`` does, with an attempt that the faults strike."""
     task = _StruckTask(plan, settings, Faults(faults))
     task.close()
     yield from task.emit(columns)
@@ -112,7 +112,7 @@ class _StruckTask(_Task):
 
 
 class _StruckWal(Wal):
-    """Entered while an entry is made: the marker is read just before that."""
+    """A log whose faults strike around the making of an entry, right after the marker is read."""
 
     def __init__(self, plan: PartitionPlan, settings: ReadSettings, faults: Faults) -> None:
         store = open_store(settings.wal_path, settings.wal_options)

@@ -8,7 +8,7 @@ README = Path(__file__).parents[2] / "README.rst"
 
 
 def commands() -> list[str]:
-    """The lines of the first code block; ValueError when there is none."""
+    """Return the lines of the first code block. ValueError if there is none."""
     lines = README.read_text(encoding="utf-8").splitlines()
     starts = [
         number

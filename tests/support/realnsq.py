@@ -1,7 +1,7 @@
-"""The real nsqd, nsqlookupd and nsqadmin v1.3.0: found, or built once from the Go module by name.
+"""The real nsqd, nsqlookupd and nsqadmin v1.3.0, found or built once from the Go module.
 
-`python -m tests.support.realnsq` prints the folder that holds both programs. Knows nothing of how
-they are started.
+`python -m tests.support.realnsq` prints the folder that has both programs. Does not know how they
+are started.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 VERSION = "1.3.0"
 PROGRAMS = ("nsqd", "nsqlookupd")
-# Built apart, as a machine that has the servers need not have them.
+# Programs that are built separately, because a machine with the servers may lack them.
 OTHERS = (
     "nsq_stat",
     "nsq_tail",
@@ -36,17 +36,17 @@ _outcome: Path | Exception | None = None
 
 
 class Unavailable(Exception):
-    """There is no real nsqd here; the text says why."""
+    """There is no real nsqd on this machine. The text has the reason."""
 
 
 def cache_folder() -> Path:
-    """Where the built programs are kept, whether or not they are there yet."""
+    """Return the folder of the built programs, which may not exist yet."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "gnsqsync" / f"nsq-{VERSION}"
 
 
 def folder() -> Path | None:
-    """The folder with nsqd and nsqlookupd, or None when they are neither found nor buildable."""
+    """Return the folder with nsqd and nsqlookupd, or None if neither found nor buildable."""
     try:
         return find_or_build()
     except Unavailable:
@@ -54,11 +54,11 @@ def folder() -> Path | None:
 
 
 def find_or_build() -> Path:
-    """The folder with nsqd and nsqlookupd; Unavailable says why there is none.
+    """Return the folder with nsqd and nsqlookupd. Unavailable if there is none, with the reason.
 
-    Looks once in a process; the outcome, good or bad, is the answer to all later calls.
-    The order: NSQ_BIN, a version 1.3.0 on PATH, the cache, a build. NSQ_BIN is taken at its word,
-    so that the suite can be pointed at another version; FileNotFoundError when it is wrong.
+    A process looks once, and later calls have the same outcome, good or bad.
+    The order is NSQ_BIN, a version 1.3.0 on PATH, the cache, a build. NSQ_BIN may have another
+    version, so that the suite can test it. FileNotFoundError if NSQ_BIN is wrong.
     """
     global _outcome
     with _lock:
@@ -87,7 +87,7 @@ def _find_or_build() -> Path:
 
 
 def program(name: str) -> Path:
-    """The path of any of PROGRAMS and OTHERS; raises as find_or_build()."""
+    """Return the path of one of PROGRAMS or OTHERS. Raises the errors of find_or_build()."""
     found = find_or_build() / name
     if os.access(found, os.X_OK):
         return found
@@ -110,7 +110,7 @@ def _on_path() -> Path | None:
 
 
 def _build(target: Path, programs: Sequence[str]) -> None:
-    """Nothing when they are there."""
+    """Build the programs, unless they exist."""
 
     def build(scratch: Path) -> None:
         go = shutil.which("go")
@@ -124,14 +124,14 @@ def _build(target: Path, programs: Sequence[str]) -> None:
 
 
 def keep(target: Path, is_complete: Callable[[], bool], make: Callable[[Path], None]) -> None:
-    """Have a folder made once for all processes, unless it is complete.
+    """Make a folder once for all processes, unless it is complete.
 
     ``make`` gets a path beside the target, and makes the folder there.
     """
     if is_complete():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    # The lock spares parallel test runs a second build; the rename makes a half-done one invisible.
+    # The lock keeps parallel test runs from a second build. The rename hides an unfinished one.
     with open(target.parent / "build.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if is_complete():
@@ -145,7 +145,7 @@ def keep(target: Path, is_complete: Callable[[], bool], make: Callable[[Path], N
 
 
 def go_build(go: str, what: str, module: Path, output: Path, *packages: str) -> None:
-    """Build packages of a Go module to a file or into a folder; Unavailable with Go's own error."""
+    """Build packages of a Go module to a file or into a folder. Unavailable with Go's error."""
     build = subprocess.run(
         [go, "build", "-mod=readonly", "-o", str(output), *packages],
         cwd=module,

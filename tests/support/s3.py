@@ -1,6 +1,6 @@
-"""An S3 server for tests: moto's, in a process of its own.
+"""An S3 server for tests, moto's, in a process of its own.
 
-Knows how to start it and how s3fs reaches it. Needs the packages moto and s3fs.
+Knows its start, and the options of s3fs for it. Needs the packages moto and s3fs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tests.support.waiting import eventually
 BUCKET = "bucket"
 _STARTS = 60.0
 
-# One request after the other: between its look for an object and the write, moto lets a second
-# create of the same object through.
+# Requests are served one after the other. Otherwise moto accepts a second create of an object
+# between its check and its write.
 _SERVER = """
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import run_simple
@@ -37,7 +37,7 @@ class S3:
 
     @property
     def options(self) -> dict[str, Any]:
-        """For s3fs."""
+        """Options for s3fs."""
         return {
             "key": "key",
             "secret": "secret",
@@ -46,7 +46,7 @@ class S3:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The same for a process, as a user gives it."""
+        """Return the environment variables with which a user gives the same to a process."""
         return {
             "AWS_ACCESS_KEY_ID": "key",
             "AWS_SECRET_ACCESS_KEY": "secret",
@@ -57,7 +57,7 @@ class S3:
 
 @contextmanager
 def running(folder: Path) -> Iterator[S3]:
-    """A server until the end of the block; its log is in ``folder``."""
+    """Run a server until the end of the block. Its log is in ``folder``."""
     from gnsqsync.spark.object_store import ObjectStore
     from gnsqsync.spark.open_store import open_store
 

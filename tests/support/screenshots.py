@@ -84,10 +84,10 @@ NSQADMIN = {
 
 
 def nsqadmin(browser: Chrome) -> None:
-    """Each page on a wide screen, light, and on a phone, dark."""
+    """Take each page on a wide screen, light, and on a phone, dark."""
     with nsqadmin_site() as site:
         browser.get(site.url)
-        # Rates, and a line for what waits.
+        # The first page must have rates, and sparklines of waiting messages.
         eventually(lambda: "Rates come" not in text_of(browser) and has_lines(browser))
         for name, path in NSQADMIN.items():
             browser.get(site.url + (path or f"/nodes/{site.nsqds[0]}"))
@@ -98,13 +98,13 @@ def nsqadmin(browser: Chrome) -> None:
 
 
 def has_lines(browser: Chrome) -> bool:
-    # In one step, as the page renews itself.
+    # A single script reads the points, because the page renews itself.
     points = "return document.querySelector('.spark polyline')?.getAttribute('points') ?? ''"
     return str(browser.execute_script(points)).count(",") > 4
 
 
 def webp(browser: Chrome, name: str, width: int, *, dark: bool) -> None:
-    """Small, as there are many of them. As high as the page, but not higher than 1,100 pixels."""
+    """Take a small picture, as high as the page, but at most 1,100 pixels."""
     show_as(browser, width, 300, dark=dark)
     high = "return Math.ceil(document.body.getBoundingClientRect().height)"
     show_as(browser, width, min(1100, browser.execute_script(high)), dark=dark)

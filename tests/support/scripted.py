@@ -1,15 +1,15 @@
-"""An nsqd that follows a script: it answers, lies, drips, falls silent or resets as told.
+"""An nsqd that follows a script: it answers, lies, drips, falls silent or resets.
 
-A thread per connection, on the ground of the test: loopback sockets, or the simulated network. Uses
-nothing of gnsqsync, so that both sides cannot share a mistake.
+It has a thread for each connection, on the ground of the test: loopback sockets, or the simulated
+network. It uses no code of gnsqsync, so that both sides cannot share a mistake.
 
     with ScriptedNsqd([automatic(until="RDY"), message(b"x"), expect("FIN"), reset()]) as nsqd:
         ... connect to nsqd.address ...
         nsqd.wait_for("FIN")
 
-Connection number n follows script number n, the last script serves all later ones, and without a
-script a connection is served as by automatic(). Behind its last step a connection only records.
-What a script found wrong is raised at the end of the with block.
+Connection number n follows script number n. The last script serves all later connections. Without
+scripts automatic() serves connections. After its last step a connection only records. Errors that a
+script has found are raised at the end of the with block.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TIMEOUT = 10.0
 WITH_BODY = ("IDENTIFY", "AUTH", "PUB", "MPUB", "DPUB")
 WITH_OK = ("SUB", "PUB", "MPUB", "DPUB")
 
-# What nsqd answers with its defaults: the 13 keys of docs/protocol/handshake#identify-answer.
+# nsqd's answer with its defaults: the 13 keys of docs/protocol/handshake#identify-answer.
 NEGOTIATED = {
     "max_rdy_count": 2500,
     "version": "1.3.0",
@@ -72,14 +72,14 @@ def frame(kind: int, data: bytes) -> bytes:
 def message_frame(
     body: bytes, *, id: bytes | None = None, attempts: int = 1, timestamp: int | None = None
 ) -> bytes:
-    """A message frame; id and timestamp are new ones unless given."""
+    """Return a message frame, by default with a new id and timestamp."""
     id = b"%016x" % next(_message_ids) if id is None else id
     timestamp = time.time_ns() if timestamp is None else timestamp
     return frame(MESSAGE, struct.pack(">qH", timestamp, attempts) + id + body)
 
 
 class Connection:
-    """The server's end of one connection. The send methods may be used from any thread."""
+    """The server's end of one connection. Any thread may call the send methods."""
 
     def __init__(self, owner: ScriptedNsqd, sock: socket.socket) -> None:
         self.owner = owner
@@ -103,11 +103,11 @@ class Connection:
         self.send(frame(ERROR, text.encode()))
 
     def message(self, body: bytes, **fields: Any) -> None:
-        """Deliver a message; fields as in message_frame()."""
+        """Deliver a message. ``fields``: see message_frame()."""
         self.send(message_frame(body, **fields))
 
     def receive(self, timeout: float | None = None) -> Command:
-        """The next command, which is recorded; Ended or TimeoutError."""
+        """Receive and record the next command. Ended or TimeoutError."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while b"\n" not in self._buffer:
             self._fill(deadline)
@@ -122,7 +122,7 @@ class Connection:
         return command
 
     def take(self, size: int, deadline: float | None = None) -> bytes:
-        """Exactly `size` bytes of what the client sends."""
+        """Read exactly `size` bytes from the client."""
         while len(self._buffer) < size:
             self._fill(deadline)
         data, self._buffer = self._buffer[:size], self._buffer[size:]
@@ -144,14 +144,14 @@ class Connection:
         self._buffer += data
 
     def start_tls(self, context: ssl.SSLContext) -> None:
-        """Be the server of a TLS handshake; Ended when the client refuses it."""
+        """Do the server's part of a TLS handshake. Ended if the client refuses it."""
         try:
             self.socket = context.wrap_socket(self.socket, server_side=True)
         except OSError as error:
             raise Ended from error
 
     def answer(self, command: Command, **changes: Any) -> None:
-        """Answer as a healthy nsqd does; `changes` go into the answer to IDENTIFY."""
+        """Answer as a healthy nsqd does. `changes` go into the answer to IDENTIFY."""
         if command.name == "IDENTIFY":
             asked = command.json
             context = self.owner.tls
@@ -178,7 +178,7 @@ class Connection:
         try:
             self.socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # it is gone already
+            pass  # The connection is gone already.
 
 
 Step = Callable[[Connection], None]
@@ -188,9 +188,9 @@ Hook = Callable[[Connection, Command], None]
 def automatic(
     until: str | None = None, hooks: Mapping[str, Hook] | None = None, **changes: Any
 ) -> Step:
-    """Answer every command; return behind the first one named `until`.
+    """Answer every command. End after the first command named `until`.
 
-    A hook takes the place of the answer to its command; it may call connection.answer(command).
+    A hook replaces the answer to its command. It may call connection.answer(command).
     `changes` go into the answer to IDENTIFY.
     """
 
@@ -209,7 +209,7 @@ def automatic(
 
 
 def expect(name: str, *parameters: str, timeout: float = TIMEOUT) -> Step:
-    """Read the next command but NOP; it must have this name, and these parameters if given."""
+    """Read the next command except NOP. Check its name, and its parameters if given."""
 
     def step(connection: Connection) -> None:
         while True:
@@ -227,7 +227,7 @@ def expect(name: str, *parameters: str, timeout: float = TIMEOUT) -> Step:
 
 
 def send(*parts: bytes) -> Step:
-    """Send bytes as they are."""
+    """Send bytes unchanged."""
     return lambda connection: connection.send(b"".join(parts))
 
 
@@ -244,7 +244,7 @@ def error(text: str) -> Step:
 
 
 def message(body: bytes, **fields: Any) -> Step:
-    """Deliver a message; fields as in message_frame()."""
+    """Deliver a message. ``fields``: see message_frame()."""
     return lambda connection: connection.message(body, **fields)
 
 
@@ -264,7 +264,7 @@ def delay(seconds: float) -> Step:
 
 
 def wait_until(event: threading.Event) -> Step:
-    """Go on when the test sets the event."""
+    """Wait until the test sets the event."""
 
     def step(connection: Connection) -> None:
         while not event.is_set():
@@ -274,7 +274,7 @@ def wait_until(event: threading.Event) -> Step:
 
 
 def call(function: Callable[[Connection], None]) -> Step:
-    """Anything else."""
+    """Call a function with the connection."""
     return function
 
 
@@ -284,7 +284,7 @@ def silence() -> Step:
 
 
 def half_close() -> Step:
-    """Send no more; the client sees the end of the stream."""
+    """End the stream to the client."""
 
     def step(connection: Connection) -> None:
         connection.socket.shutdown(socket.SHUT_WR)
@@ -315,10 +315,10 @@ def reset() -> Step:
 
 
 class ScriptedNsqd:
-    """The listener and its connections; see the module's text. `tls` is a server context.
+    """The listener and its connections (see the module). `tls`: a server context.
 
-    With it a client that asks for tls_v1 gets it in automatic(). wait_for() and stop() block the
-    thread: a test whose client runs on greenlets calls them from a native thread or polls
+    With `tls` automatic() gives TLS to a client that asks for tls_v1. wait_for() and stop() block
+    the thread, so a test whose client runs on greenlets calls them from a native thread, or polls
     `commands`.
     """
 
@@ -348,15 +348,15 @@ class ScriptedNsqd:
         return self._listener.address
 
     def accept_connections(self) -> None:
-        """Listen: at first on a port that is free, later on the same one again."""
+        """Listen, at first on a port that is free, later on the same port."""
         self._listener.open()
 
     def refuse_connections(self) -> None:
-        """Stop listening; what is connected stays."""
+        """Stop listening. Connections stay."""
         self._listener.refuse()
 
     def drop_connections(self) -> None:
-        """Close what is connected."""
+        """Close all connections."""
         for connection in list(self.connections):
             connection.shutdown()
 
@@ -370,7 +370,7 @@ class ScriptedNsqd:
             assert not thread.is_alive(), thread.name
 
     def sleep(self, seconds: float | None) -> None:
-        """Wait, for ever when None; Ended when stop() is called."""
+        """Wait, forever if ``seconds`` is None. Ended when stop() is called."""
         if self._stopping.wait(seconds):
             raise Ended
 
@@ -381,11 +381,11 @@ class ScriptedNsqd:
             self._changed.notify_all()
 
     def received(self, name: str) -> list[Command]:
-        """The commands of this name so far, of all connections."""
+        """Return the commands of this name so far, of all connections."""
         return [command for command in list(self.commands) if command.name == name]
 
     def wait_for(self, name: str, count: int = 1, timeout: float = TIMEOUT) -> Command:
-        """The command of this name number `count` (from 1), when it comes."""
+        """Wait for the command of this name with number `count` (from 1), and return it."""
         with self._changed:
             came = self._changed.wait_for(lambda: len(self.received(name)) >= count, timeout)
             assert came, f"{len(self.received(name))} of {count} {name}; {self.commands}"
@@ -415,7 +415,7 @@ class ScriptedNsqd:
             while True:
                 connection.receive()
         except Ended:
-            pass  # the normal end
+            pass  # This is the normal end.
         except BaseException as failure:
             if not self._stopping.is_set():
                 self.failures.append(failure)

@@ -8,7 +8,7 @@ WORLDS = ("threads", "gevent", "patched")
 
 
 def prelude(world: str, server: Server, topic: str) -> str:
-    """Source that imports what scripts need and names the world, the nsqd and the topic."""
+    """Return source with the imports of scripts, and variables for world, nsqd and topic."""
     lines = []
     if world == "patched":
         lines += ["import gevent.monkey", "gevent.monkey.patch_all()"]

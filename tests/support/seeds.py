@@ -1,11 +1,11 @@
-"""The seed of the campaigns: a new one for each run of pytest, unless the environment names one."""
+"""The seed of the campaigns: new for each run of pytest, unless the environment has one."""
 
 from __future__ import annotations
 
 import os
 import random
 
-# An integer. All processes of a run have the same.
+# Environment variable with an integer, the same in all processes of a run.
 NAME = "GNSQSYNC_TEST_SEED"
 
 

@@ -1,7 +1,7 @@
 """Real and embedded servers as child processes on free ports, and the pytest fixtures for them.
 
-Knows the command lines and the log lines that name the ports; knows nothing of the protocol. The
-two kinds differ only in the first words of the command.
+Knows the command lines, and the log lines that name the ports. Does not know the protocol. The two
+kinds differ only in the first words of the command.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _names = itertools.count(1)
 
 
 class Cancelled(Exception):
-    """The test session ends while a row waits."""
+    """The test session ended while a row waited."""
 
 
 def unique(prefix: str = "t") -> str:
-    """A topic or channel name that no other test of this process uses."""
+    """Return a topic or channel name that no other test of this process uses."""
     return f"{prefix}_{next(_names)}"
 
 
@@ -69,7 +69,7 @@ def _is_at_rest(process: subprocess.Popen[bytes]) -> bool:
 
 
 class Server:
-    """One nsqd, nsqlookupd or nsqadmin process; its ports and data folder survive restart()."""
+    """An nsqd, nsqlookupd or nsqadmin process. restart() keeps its ports and data folder."""
 
     def __init__(self, kind: str, program: str, flags: Sequence[str] = ()) -> None:
         self.kind = kind
@@ -103,7 +103,7 @@ class Server:
         return words + self.flags
 
     def start(self) -> Server:
-        """Start it and wait until it listens everywhere; RuntimeError with the log if it ends."""
+        """Start it and wait for all its listeners. RuntimeError with the log if it ends."""
         wanted = {"HTTP"} if self.program == "nsqadmin" else {"TCP", "HTTP"}
         if any(flag.lstrip("-").startswith("tls-cert") for flag in self.flags):
             wanted.add("HTTPS")
@@ -118,7 +118,7 @@ class Server:
             if process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 raise RuntimeError(f"{self.kind} {self.program} did not start:\n{self.log}")
-            # A file has no event to wait for.
+            # A file has no event to wait for, so the log is polled.
             time.sleep(0.01)
         if self.kind == "real":
             eventually(lambda: _is_at_rest(process), START_TIMEOUT, pause=0.001)
@@ -129,7 +129,7 @@ class Server:
         return self
 
     def run_to_the_end(self) -> int:
-        """Start it where it cannot run; the exit status."""
+        """Start a server that cannot run. Return the exit status."""
         return self._spawn().wait(START_TIMEOUT)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
@@ -150,12 +150,12 @@ class Server:
         return self.log_path.read_text(errors="replace")
 
     def terminate(self) -> None:
-        """Ask it to stop cleanly; do not wait."""
+        """Ask it to stop cleanly. Do not wait."""
         if self.process is not None:
             self.process.terminate()
 
     def stop(self) -> int:
-        """Stop it cleanly and return its exit status; AssertionError when it does not end."""
+        """Stop it cleanly. Return its exit status. AssertionError if it does not end."""
         assert self.process is not None
         self.process.terminate()
         try:
@@ -175,7 +175,7 @@ class Server:
 
     def _hold_ports(self) -> None:
         addresses = (self.tcp_address, self.http_address, self.https_address)
-        # One in a network namespace of its own shares its ports with nobody.
+        # A server in a network namespace of its own need not hold its ports.
         self._held.hold(*(a for a in addresses if a[0] == "127.0.0.1" and a[1]))
 
     def restart(self) -> None:
@@ -186,7 +186,7 @@ class Server:
         self.start()
 
     def discard(self) -> None:
-        """End it in any state and remove its files."""
+        """End it in any state, and remove its files."""
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             try:
@@ -220,11 +220,11 @@ class Certificates:
 
     @property
     def flags(self) -> tuple[str, str]:
-        """nsqd's flags for its certificate."""
+        """nsqd's flags for the server certificate."""
         return (f"-tls-cert={self.cert_file}", f"-tls-key={self.key_file}")
 
     def client_context(self, *, with_certificate: bool = False) -> ssl.SSLContext:
-        """A context that verifies the server."""
+        """Return a context that verifies the server."""
         context = ssl.create_default_context(cafile=str(self.ca_file))
         if with_certificate:
             context.load_cert_chain(self.client_cert_file, self.client_key_file)
@@ -235,7 +235,7 @@ class Certificates:
 
 
 class Pool:
-    """Servers shared by all tests that ask for the same flags; started at the first request."""
+    """Servers that tests with the same flags share. The first request starts a server."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -244,7 +244,7 @@ class Pool:
 
     @property
     def certificates(self) -> Certificates:
-        """Made at the first request, one set for the session."""
+        """The certificates of the session, made at the first request."""
         with self._lock:
             if self._certificates is None:
                 self._certificates = Certificates()
@@ -265,11 +265,11 @@ class Pool:
         return server
 
     def get_many(self, kind: str, program: str, count: int, share: str) -> list[Server]:
-        """As get() for share 0, share 1 ...; those that are new start side by side."""
+        """Return the servers of share 0, share 1 and so on. New ones start side by side."""
         keys = [(kind, program, f"{share} {number}") for number in range(count)]
         with self._lock:
             new = [Server(kind, program) for key in keys if key not in self._servers]
-            # Known before they start, so that nobody loses one that fails.
+            # The servers are noted before they start, so that close() ends one that fails, too.
             self._servers.update(zip((k for k in keys if k not in self._servers), new, strict=True))
             threads = [threading.Thread(target=server.start) for server in new]
             for thread in threads:
@@ -289,7 +289,7 @@ class Pool:
 
 
 class Site:
-    """What one test uses: servers of one kind, and connections that end with the test."""
+    """The servers of one kind for one test, and connections that end with the test."""
 
     def __init__(self, kind: str, pool: Pool) -> None:
         self.kind = kind
@@ -303,31 +303,31 @@ class Site:
         return self._pool.certificates
 
     def nsqd(self, *flags: str, share: str = "") -> Server:
-        """A running nsqd, shared with the tests that ask for the same flags and `share`."""
+        """Return a running nsqd, shared with the tests that ask for the same flags and `share`."""
         return self._pool.get(self.kind, "nsqd", flags, share)
 
     def nsqds(self, count: int, share: str = "one of many") -> list[Server]:
-        """So many nsqds with default flags, shared like nsqd()."""
+        """Return ``count`` nsqds with default flags, shared like nsqd()."""
         return self._pool.get_many(self.kind, "nsqd", count, share)
 
     def nsqlookupd(self, *flags: str, share: str = "") -> Server:
-        """A running nsqlookupd, shared like nsqd()."""
+        """Return a running nsqlookupd, shared like nsqd()."""
         return self._pool.get(self.kind, "nsqlookupd", flags, share)
 
     def own_nsqd(self, *flags: str) -> Server:
-        """A new nsqd for this test alone: it may be stopped, killed, restarted."""
+        """Return a new nsqd for this test alone, which may stop, kill or restart it."""
         return self._own("nsqd", flags)
 
     def own_nsqlookupd(self, *flags: str) -> Server:
-        """A new nsqlookupd for this test alone."""
+        """Return a new nsqlookupd for this test alone."""
         return self._own("nsqlookupd", flags)
 
     def nsqadmin(self, *flags: str, share: str = "") -> Server:
-        """A running nsqadmin, shared like nsqd()."""
+        """Return a running nsqadmin, shared like nsqd()."""
         return self._pool.get(self.kind, "nsqadmin", flags, share)
 
     def own_nsqadmin(self, *flags: str) -> Server:
-        """A new nsqadmin for this test alone."""
+        """Return a new nsqadmin for this test alone."""
         return self._own("nsqadmin", flags)
 
     def _own(self, program: str, flags: Sequence[str]) -> Server:
@@ -336,13 +336,13 @@ class Site:
         return server.start()
 
     def client(self, server: Server, *, magic: bytes = b"  V2") -> Client:
-        """A TCP connection to an nsqd; the magic is sent."""
+        """Return a TCP connection to an nsqd, which has sent the magic."""
         client = Client(server.tcp_address, magic)
         self._clients.append(client)
         return client
 
     def lookup_client(self, server: Server, *, magic: bytes = b"  V1") -> LookupClient:
-        """A TCP connection to an nsqlookupd; the magic is sent."""
+        """Return a TCP connection to an nsqlookupd, which has sent the magic."""
         client = LookupClient(server.tcp_address, magic)
         self._clients.append(client)
         return client
@@ -355,11 +355,11 @@ class Site:
     def eventually(
         self, look: Callable[[], T], timeout: float = 10.0, *, describe: Describe = None
     ) -> T:
-        """`waiting.eventually()`, unless the session ends."""
+        """Call `waiting.eventually()`, unless the session ends."""
         return eventually(look, timeout, describe=describe, sleep=self.sleep)
 
     def cancel(self) -> None:
-        """Make a thread that runs a row here give up soon; safe from any thread."""
+        """Make a thread that runs a row here give up soon. Any thread may call."""
         self._cancelled.set()
         for client in list(self._clients):
             client.shutdown()
@@ -387,14 +387,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("server_kind", KINDS if chosen == "all" else [chosen])
 
 
-# Ahead of the hook that gives each test its ring and counts what the first one leaves out.
+# This hook runs before the one that gives each test its ring and counts left-out tests.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of tests marked ``pairs``, each two values of parameters meet, but not each with all others.
+    """Keep enough tests marked ``pairs`` for each pair of values of two parameters.
 
     The kinds of server take turns along the other parameters. With one other parameter each of its
-    values has one kind, and the other kind in the next function of the file. All that was asked for
-    is run where a kind is chosen, a test by its parameters, or those that failed last.
+    values has one kind, and the other kind in the next function of the file. If the command line
+    has a kind, a test with its parameters, or ``--lf``, all chosen tests run.
     """
     is_chosen = any("[" in word for word in config.args) or config.getoption("lf", False)
     if config.getoption("--servers") != "all" or is_chosen:
@@ -405,7 +405,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _whose_turn_it_is_not(items: list[pytest.Item]) -> list[pytest.Item]:
-    # Of each parameter of a function, in the order in which they come.
+    # Values of each parameter of a function, in the order of the tests.
     values: dict[tuple[str, str], list[object]] = {}
     # The marked functions of each file, in their order.
     functions: dict[str, list[str]] = {}
@@ -433,7 +433,7 @@ def _whose_turn_it_is_not(items: list[pytest.Item]) -> list[pytest.Item]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    # Here and not in a fixture, so that all these skips have one place and are reported as one.
+    # The skip is here and not in a fixture, so that pytest reports all of these skips as one.
     callspec = getattr(item, "callspec", None)
     if callspec is None or callspec.params.get("server_kind") != "real":
         return
@@ -445,7 +445,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def server_pool() -> Iterator[Pool]:
-    """The shared servers of this session."""
+    """Yield the shared servers of this session."""
     pool = Pool()
     yield pool
     pool.close()
@@ -453,13 +453,13 @@ def server_pool() -> Iterator[Pool]:
 
 @pytest.fixture(scope="session")
 def certificates(server_pool: Pool) -> Certificates:
-    """A certificate authority and what it issued, as files."""
+    """Return a certificate authority and its certificates, as files."""
     return server_pool.certificates
 
 
 @pytest.fixture
 def site(server_kind: str, server_pool: Pool) -> Iterator[Site]:
-    """Servers of one kind; a test that asks for it runs once per kind."""
+    """Yield servers of one kind. A test that asks for it runs once per kind."""
     site = Site(server_kind, server_pool)
     yield site
     site.close()

@@ -1,4 +1,4 @@
-"""Servers of the standard library in threads of their own; one that says what it is told."""
+"""Servers of the standard library in threads of their own, and a server with a fixed answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Served = TypeVar("_Served", bound="Serving")
 
 
 class Serving:
-    """Lets ``server`` answer from ``start()`` to ``close()``, or as long as it is entered."""
+    """A thread in which ``server`` answers from ``start()`` to ``close()``, or in a ``with``."""
 
     def __init__(self, server: BaseServer, name: str = "server") -> None:
         self._server = server
@@ -28,7 +28,7 @@ class Serving:
 
     def close(self) -> None:
         self._server.shutdown()
-        # Waits for the threads of its requests, too, where they are no daemons.
+        # This also waits for the threads of requests, if they are no daemons.
         self._server.server_close()
         self._thread.join()
 
@@ -41,7 +41,7 @@ class Serving:
 
 
 class FakeServer(ThreadingHTTPServer):
-    """Answers every request with ``answer``; keeps what was asked in ``requests``."""
+    """A server that answers every request with ``answer`` and records ``requests``."""
 
     daemon_threads = True
 
@@ -52,7 +52,7 @@ class FakeServer(ThreadingHTTPServer):
         self.status = 200
         self.headers: dict[str, str] = {"Content-Type": "application/json; charset=utf-8"}
         self.body = b""
-        # An answer is the old one or the new one, never half of each.
+        # Guards ``answer``, so that a request gets the old one or the new one as a whole.
         self.changing = threading.Lock()
 
     def get_request(self) -> Any:

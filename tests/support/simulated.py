@@ -1,8 +1,8 @@
-"""Many nsqds and one nsqlookupd that one fast program plays (``tests/support/manynsqs``).
+"""Many nsqds and one nsqlookupd, simulated by one fast program (``tests/support/manynsqs``).
 
-For measuring a client against hundreds of nsqds on one machine. They make up their messages and
-count the answers. ``python -m tests.support.simulated --nsqds 200`` prints the addresses and runs
-until Enter.
+They measure a client against hundreds of nsqds on one machine. They generate messages and count the
+answers. ``python -m tests.support.simulated --nsqds 200`` prints the addresses and runs until
+Enter.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ SOURCE = Path(__file__).parent / "manynsqs"
 
 
 class ManyNsqds:
-    """A running program, as a context manager.
+    """The running program, a context manager.
 
-    ``size``: bytes of a body. ``silent``: how many, the last ones, accept HTTP and never answer.
-    ``delay``: seconds that each answer over HTTP takes. Raises Unavailable without Go.
+    ``size``: bytes of a body. ``silent``: number of nsqds, the last ones, that accept HTTP and
+    never answer. ``delay``: seconds of each answer over HTTP. Raises Unavailable without Go.
     """
 
     def __init__(self, nsqds: int, *, size: int = 100, silent: int = 0, delay: float = 0.0) -> None:
@@ -79,17 +79,20 @@ class ManyNsqds:
         self._ask("/channel/create", topic=topic, channel=channel)
 
     def fill(self, topic: str, messages: int) -> None:
-        """So many messages more for each channel of the topic, on each nsqd."""
+        """Add ``messages`` messages to each channel of the topic, on each nsqd."""
         self._ask("/sim/fill", topic=topic, messages=messages)
 
     def feed(self, topic: str, rate: float) -> None:
-        """From now on so many messages a second, all nsqds together; 0 ends it."""
+        """Generate ``rate`` messages a second from now on, all nsqds together. 0 ends it."""
         self._ask("/sim/rate", topic=topic, rate=rate)
 
     def counts(self) -> dict[str, int]:
-        """delivered, finished, requeued, refused (answers to what was not in flight), published,
-        connections, subscriptions, requests (HTTP, at nsqds), waiting (and in flight), since the
-        start."""
+        """Return counts since the start.
+
+        They are delivered, finished, requeued, refused (answers to messages that were not in
+        flight), published, connections, subscriptions, requests (HTTP, at nsqds), waiting (and in
+        flight).
+        """
         found: dict[str, int] = json.loads(self._ask("/sim/counts"))
         return found
 
@@ -101,7 +104,7 @@ class ManyNsqds:
 
 
 def program() -> Path:
-    """The program, built once for each state of its source; Unavailable without Go."""
+    """Return the program, built once for each state of its source. Unavailable without Go."""
     files = sorted(SOURCE.iterdir())
     state = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
     target = cache_folder().with_name(f"manynsqs-{state}")
@@ -111,7 +114,7 @@ def program() -> Path:
     if go is None:
         raise Unavailable("no Go to build tests/support/manynsqs")
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Whoever is last replaces the same program with the same one.
+    # Of two builds at a time, the last one replaces the program by the same program.
     scratch = target.with_name(f"{target.name}-{os.getpid()}")
     go_build(go, "tests/support/manynsqs", SOURCE, scratch, ".")
     scratch.rename(target)
@@ -119,7 +122,7 @@ def program() -> Path:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status: 0, or 2 when it cannot run."""
+    """Run until Enter. Return the exit status: 0, or 2 if the program cannot run."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.simulated", description=__doc__)
     parser.add_argument("--nsqds", type=int, default=100)
     parser.add_argument("--size", type=int, default=100, help="bytes of a body")

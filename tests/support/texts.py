@@ -16,18 +16,18 @@ PAGES = sorted([ROOT / "README.rst", ROOT / "CHANGES.rst", *DOCS.rglob("*.rst")]
 
 
 def project() -> dict[str, Any]:
-    """What pyproject.toml says of the package: names, dependencies, extras."""
+    """Return the package's metadata in pyproject.toml: names, dependencies, extras."""
     found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     return found
 
 
 def name_of(path: Path) -> str:
-    """The path inside the project."""
+    """Return the path inside of the project."""
     return str(path.relative_to(ROOT))
 
 
 def code_blocks(page: Path, language: str) -> list[str]:
-    """The ``.. code-block::`` of one language, without their indentation and options."""
+    """Return the code blocks of one language, without their indentation and options."""
     blocks: list[list[str]] = []
     indent: int | None = None
     for line in page.read_text(encoding="utf-8").splitlines():
@@ -46,9 +46,9 @@ def code_blocks(page: Path, language: str) -> list[str]:
 
 
 def replaced(text: str, usual_here: Mapping[str, str]) -> str:
-    """The text with each word of a page as it is here. Each must be there.
+    """Replace each usual word of a page by its value here. Each word must occur.
 
-    In one go: what a free port makes of one address may begin with the next.
+    All words are replaced at once, because a new address may contain another usual one.
     """
     for usual in usual_here:
         assert usual in text, usual
@@ -57,7 +57,7 @@ def replaced(text: str, usual_here: Mapping[str, str]) -> str:
 
 
 def files_of(page: Path) -> dict[str, str]:
-    """The Python blocks that have a path as their caption: the files of a guide's project."""
+    """Return the Python blocks with a path as caption: the files of a guide's project."""
     found = {}
     for path, block in re.findall(
         r"^\.\. code-block:: python\n   :caption: (\S+)\n\n((?:(?:   .*)?\n)+)",
@@ -69,5 +69,5 @@ def files_of(page: Path) -> dict[str, str]:
 
 
 def commands_of(page: Path) -> list[str]:
-    """The lines behind a ``$``."""
+    """Return the lines after a ``$``."""
     return re.findall(r"^   \$ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)

@@ -1,6 +1,6 @@
-"""``gnsqsync to-file`` and the Go nsq_to_file as processes, and the files that they write.
+"""The processes of ``gnsqsync to-file`` and the Go nsq_to_file, and the files that they write.
 
-Knows their command lines and folders; knows no nsqd but its ports.
+Knows their command lines and folders, and the ports of an nsqd.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOOLS = (OURS, THEIRS)
 
 
 class Tool:
-    """One of the two, with a folder of its own and its own channel, so both get all messages.
+    """One of the two programs, with its own folder and channel, so that both get all messages.
 
     In the flags WORK stands for its work folder. ``program``: words
     that stand for ``gnsqsync``.
@@ -54,23 +54,23 @@ class Tool:
         return run
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> str:
-        """As a service manager does; its output. It has to end with 0."""
+        """Stop it as a service manager does. Return its output. It must exit with 0."""
         run = self.runs[-1]
         run.eventually(lambda: run.handles(number))
         run.signal(number)
         return run.end()
 
     def kill(self) -> None:
-        """The last one, as a crash would."""
+        """Kill the last run, as in a crash."""
         self.runs[-1].kill()
 
     def has_open(self, folder: Path) -> bool:
-        """Whether the running process has a file of the folder open. On Linux."""
+        """Return True if the running process has a file of the folder open. Linux only."""
         for link in Path(f"/proc/{self.runs[-1].process.pid}/fd").iterdir():
             try:
                 if os.readlink(link).startswith(f"{folder}/"):
                     return True
-            except FileNotFoundError:  # it was closed this moment
+            except FileNotFoundError:  # The process has just closed the file.
                 continue
         return False
 
@@ -80,7 +80,7 @@ class Tool:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files below a folder by their names in it; those with .gz uncompressed."""
+    """Return the contents of all files below a folder by name, uncompressed."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -91,7 +91,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def lines(*folders: Path) -> list[bytes]:
-    """Of all files; each has to end with a whole line."""
+    """Return the lines of all files. Each file must end with a whole line."""
     found: list[bytes] = []
     for folder in folders:
         for name, data in contents(folder).items():
@@ -101,7 +101,7 @@ def lines(*folders: Path) -> list[bytes]:
 
 
 def make_channels(nsqd: Server, topic: str, *channels: str) -> None:
-    """So that each of them gets every message."""
+    """Make the channels before any message, so that each of them gets every message."""
     assert post(nsqd.http_address, f"/topic/create?topic={topic}").status == 200
     for channel in channels:
         made = post(nsqd.http_address, f"/channel/create?topic={topic}&channel={channel}")
@@ -109,13 +109,13 @@ def make_channels(nsqd: Server, topic: str, *channels: str) -> None:
 
 
 def publish(nsqd: Server, topic: str, bodies: Sequence[bytes]) -> None:
-    """All at once."""
+    """Publish the bodies in one request."""
     reply = post(nsqd.http_address, f"/mpub?topic={topic}&binary=true", mpub_body(bodies))
     assert reply.status == 200, reply
 
 
 def wait_until_finished(nsqd: Server, topic: str, channel: str, count: int) -> None:
-    """Until nsqd has given so many to the channel, and none is left."""
+    """Wait until the channel got ``count`` messages and none of them is left."""
 
     def finished() -> bool:
         now = channel_stats(nsqd.http_address, topic, channel)

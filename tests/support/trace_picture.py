@@ -1,4 +1,4 @@
-"""A trace over three processes, as a picture: publish, handler, publish, handler.
+"""The picture of a trace over three processes: publish, handler, publish, handler.
 
 python -m tests.support.trace_picture docs/guides/trace.svg  # and trace-dark.svg
 """
@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 
 from gnsqsync.embedded import Nsqd
 
-# Each is a process of its own, with an exporter that writes a line for each span.
+# The begin of each program, a process of its own. Its exporter writes a line for each span.
 COMMON = """
 import json, sys, time
 from gnsqsync import Reader, Writer
@@ -76,13 +76,13 @@ with provider.get_tracer("shop").start_as_current_span("POST /orders"):
 writer.close()
 """,
 }
-# Of the text, by the end of the picture's name.
+# Colour of the text by the end of the picture's name.
 SCHEMES = {"": "#222222", "-dark": "#DDDDDD"}
 COLOURS = {"shop": "#4c78a8", "billing": "#f58518", "mail": "#54a24b"}
 
 
 def spans() -> list[dict[str, Any]]:
-    """The spans of one message's way, by their begin."""
+    """Return the spans of one message's way, ordered by their begin."""
     with TemporaryDirectory() as folder, Nsqd() as nsqd:
         path = Path(folder) / "spans"
         running = []
@@ -99,7 +99,7 @@ def spans() -> list[dict[str, Any]]:
 
 
 def draw(found: list[dict[str, Any]], ink: str) -> str:
-    """The spans as bars over time, a line each."""
+    """Return a picture of the spans as bars over time, a line each."""
     begin = min(span["start"] for span in found)
     width = max(span["end"] for span in found) - begin
     lines = []

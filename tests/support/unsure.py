@@ -1,7 +1,7 @@
-"""The tests that cannot be made sure: at most five, each with its day and with what is known of it.
+"""The list of unsure tests: at most five, each with its date and the known facts.
 
-They run, their outcome is told at the end, and their failure makes nothing red. ``python -m
-tests.support.unsure`` prints those that have been on the list for longer than fourteen days.
+They run, the end of a run shows their outcome, and their failure does not fail the run. ``python -m
+tests.support.unsure`` prints the tests that have been on the list for more than fourteen days.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WHAT_FAILED = "what failed"
 
 
 class Unsure(NamedTuple):
-    """An entry: ``test`` is a name as pytest prints it, with or without its parameters."""
+    """An entry of the list. ``test``: its name in pytest's form, with or without parameters."""
 
     test: str
     since: date
@@ -33,7 +33,7 @@ LIST: tuple[Unsure, ...] = ()
 
 
 def problem_of(entries: Sequence[Unsure], today: date) -> str:
-    """Return what is wrong with the list, or nothing."""
+    """Return a sentence on what is wrong with the list, or ""."""
     if len(entries) > AT_MOST:
         return f"{len(entries)} tests are unsure, {AT_MOST} may be: make one of them sure"
     for entry in entries:
@@ -58,7 +58,7 @@ class Plugin:
 
     def __init__(self, entries: Sequence[Unsure]) -> None:
         self._entries = entries
-        # What failed, by the name of the test; empty for one that passed.
+        # Failure by the name of the test; "" for a test that passed.
         self._outcomes: dict[str, str] = {}
 
     def _entry(self, nodeid: str) -> Unsure | None:
@@ -68,7 +68,7 @@ class Plugin:
     def pytest_runtest_makereport(
         self, item: pytest.Item
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Make the failure of a test on the list one that was expected."""
+        """Turn the failure of a test on the list into an expected one."""
         report = yield
         entry = self._entry(item.nodeid)
         if entry is not None and report.failed:

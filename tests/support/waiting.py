@@ -1,4 +1,4 @@
-"""The one loop that asks again and again: for what has no event to wait for."""
+"""The only polling loop of the tests, for conditions that have no event to wait for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# Characters of one value in the text of a failure.
+# Upper bound of a value in the text of a failure, in characters.
 _LONGEST = 300
 
 Describe = str | Callable[[], object] | None
@@ -24,11 +24,11 @@ def eventually(
     pause: float = 0.02,
     sleep: Callable[[float], object] = time.sleep,
 ) -> T:
-    """The first true result of ``look``; AssertionError after ``timeout`` seconds.
+    """Return the first true result of ``look``. AssertionError after ``timeout`` seconds.
 
-    ``describe``: what is waited for, or a function that is asked in the end what there is to see.
-    Without it the error shows the source of ``look``, and with what values it looked.
-    ``sleep(pause)`` lets the others run between two looks.
+    ``describe``: a text about the condition, or a function that returns one at the end. Without it
+    the error shows the source of ``look`` and the values of its variables. ``sleep(pause)`` lets
+    other tasks run between two looks.
     """
     deadline = time.monotonic() + timeout
     while not (result := look()):
@@ -49,7 +49,7 @@ def _failure(look: Callable[[], Any], timeout: float, result: Any, describe: Des
 
 
 def _source(look: Callable[[], Any]) -> str:
-    """The lines in which ``look`` was written, or its name."""
+    """Return the source of ``look``, or its name."""
     try:
         return textwrap.dedent(inspect.getsource(look)).strip()
     except (OSError, TypeError):
@@ -59,7 +59,7 @@ def _source(look: Callable[[], Any]) -> str:
 
 
 def _values(look: Callable[[], Any]) -> dict[str, str]:
-    """The variables of the test that ``look`` reads, as they are now."""
+    """Return the present values of the test's variables that ``look`` reads."""
     try:
         found = inspect.getclosurevars(look).nonlocals
     except TypeError:

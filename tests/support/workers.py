@@ -1,6 +1,6 @@
-"""How many workers of pytest-xdist there are, and which tests go to one of them together.
+"""The number of pytest-xdist's workers, and the tests that go to one worker together.
 
-``-n 0`` is one process, for a debugger and for what a test prints.
+``-n 0`` runs tests in one process, for a debugger and for printed output.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-# Tests mostly wait, for servers and for clocks.
+# Workers for each processor. Tests mostly wait, for servers and for clocks.
 _PER_PROCESSOR = 3
 
 
@@ -20,10 +20,10 @@ def _files(folder: str, *names: str) -> tuple[str, ...]:
     return tuple(f"tests/{folder}/test_{name}.py" for name in names)
 
 
-# What shares one session of Spark, a JVM that takes longer to start than most tests take; and those
-# that start one for themselves, so that no more than two run at a time. Then tests that share
-# databases, their tables and the process that forks commands of Django: each worker makes its own.
-# They come first, as they take minutes: what ends a run should be short.
+# Files that share one session of Spark, because a JVM takes longer to start than most tests take;
+# and files that start their own, so that at most two run at a time. Then files that share databases,
+# their tables and the process that forks commands of Django, because each worker makes its own. They
+# come first because they take minutes, and the end of a run should have short tests.
 _SESSIONS = {
     "Spark jobs": _files(
         "spark", "archive", "replay", "rollup", "demo", "examples", "installed", "processes"
@@ -50,10 +50,10 @@ _SESSION_OF = {file: session for session, files in _SESSIONS.items() for file in
 
 
 def pytest_configure() -> None:
-    # They are for this run, and not for those of pytest that tests start.
+    # The options are for this run, and not for runs of pytest that tests start.
     os.environ.pop("PYTEST_ADDOPTS", None)
-    # Each worker, and each of the many hundred processes that tests start, would compile all that
-    # it imports.
+    # Otherwise each worker, and each of the hundreds of processes that tests start, would compile
+    # all modules that it imports.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
 
@@ -75,7 +75,7 @@ def _file_of(nodeid: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """For ``-n auto``. One file is done before workers would have started; folders are for all."""
+    """Return the workers of ``-n auto``. A single file is done before workers would have started."""
     if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None
     here = config.invocation_params.dir
@@ -86,7 +86,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """``--dist loadfile``: the tests of a file share its servers; some files share more."""
+    """Return the scheduler of ``--dist loadfile``, which keeps files that share servers together."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -96,6 +96,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             file = _file_of(nodeid)
             return _SESSION_OF.get(file, file)
 
-    # In the order of collection, and not by the number of tests, which says nothing of their time.
+    # Files run in the order of collection. The number of their tests says nothing of their time.
     config.option.loadscopereorder = False
     return LoadSessionScheduling(config, log)

@@ -1,7 +1,7 @@
-"""How a test waits and starts tasks, in one of the worlds: threads, greenlets, a patched process.
+"""The waits and tasks of a test in one of the worlds: threads, greenlets, a patched process.
 
-The scripts that tests start import it, too: it knows neither pytest nor gnsqsync, which take
-longer to import than most of them run.
+Scripts that tests start import this, too. So it knows neither pytest nor gnsqsync, which take
+longer to import than most scripts run.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 
 class World:
-    """How a test waits and starts tasks in one of the worlds."""
+    """One of the worlds, with its way to wait and to start tasks."""
 
     is_simulated = False
 
     def __init__(self, name: str) -> None:
         self.name = name
-        # What a user of that world would pass: nothing, where the process says it.
+        # The argument ``runtime`` of a user of that world; None in a patched process.
         self.runtime: Any = None if name == "patched" else name
         self._tasks: list[Spawned] = []
 
@@ -40,11 +40,11 @@ class World:
     def eventually(
         self, look: Callable[[], T], timeout: float = 15.0, *, describe: Describe = None
     ) -> T:
-        """``waiting.eventually()`` in this world."""
+        """Call ``waiting.eventually()`` in this world."""
         return eventually(look, timeout, describe=describe, pause=0.01, sleep=self.sleep)
 
     def spawn(self, function: Callable[..., Any], *args: Any, **options: Any) -> Spawned:
-        """Run it aside; what it raises is raised by ``join``."""
+        """Run the function in a task. ``join`` raises its exception."""
         task = Spawned(self.start, partial(function, *args, **options))
         self._tasks.append(task)
         return task

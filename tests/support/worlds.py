@@ -1,7 +1,7 @@
-"""The worlds that Reader and Writer live in: threads, greenlets without patching, patched.
+"""The worlds of Reader and Writer: threads, greenlets without patching, a patched process.
 
 A test that asks for ``world`` runs in threads and on greenlets in this process; a patched process
-(python -m tests.support.patched) runs the same tests once more in the third world.
+(python -m tests.support.patched) runs the same tests again in the third world.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ PATCHED = "GNSQSYNC_TEST_PATCHED"
 
 
 class Clients:
-    """Makes Readers and Writers of one world; whatever a test leaves open ends with it."""
+    """A maker of Readers and Writers of one world, which closes them at the end of the test."""
 
-    # Seconds for handlers at work and for publishes under way.
+    # Seconds for running handlers and publishes at the close.
     grace = 0.1
 
     def __init__(self, world: World) -> None:
@@ -33,12 +33,12 @@ class Clients:
         self._open: list[Reader | Writer] = []
 
     def keep(self, thing: Thing) -> Thing:
-        """Close it at the end of the test."""
+        """Close the thing at the end of the test."""
         self._open.append(thing)
         return thing
 
     def forget(self, thing: Reader | Writer) -> None:
-        """The test closes it and holds the last reference."""
+        """Drop the reference, because the test closes the thing itself."""
         self._open.remove(thing)
 
     def close(self) -> None:
@@ -50,11 +50,11 @@ class Clients:
                 try:
                     assert thing.join(20.0) is not None, f"{thing} did not stop"
                 except NSQError:
-                    pass  # it ended by itself; the test has seen that already
+                    pass  # The Reader ended by itself, and the test has seen its error.
 
 
 def client_fixture(maker: type[Maker]) -> Callable[[World], Iterator[Maker]]:
-    """The fixture ``client`` of a folder of tests."""
+    """Return the fixture ``client`` of a folder of tests."""
 
     @pytest.fixture(name="client")
     def client(world: World) -> Iterator[Maker]:

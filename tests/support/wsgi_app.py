@@ -1,7 +1,7 @@
-"""A web application as users write it, for servers that fork: one Writer, made at import.
+"""A typical web application for servers that fork: one Writer, made at import.
 
-Each request publishes its own body. With IMPORT_PUBLISHES set the Writer is connected before the
-server forks, where the server imports the application first.
+Each request publishes its own body. With IMPORT_PUBLISHES set, the import publishes, so the Writer
+is connected before a fork if the server imports the application before it forks.
 """
 
 from __future__ import annotations

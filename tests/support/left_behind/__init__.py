@@ -1,7 +1,7 @@
-"""A data set that a former version has left behind, and its reader.
+"""The data set that a former version left behind, and its reader.
 
-``make.py`` has written it. Each later version finishes it: rows of outbox, inbox, schedule and
-tasks, and the data path of an nsqd.
+``make.py`` wrote it: rows of outbox, inbox, schedule and tasks, and the data path of an nsqd. Each
+later version must finish them.
 """
 
 from __future__ import annotations

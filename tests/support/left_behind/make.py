@@ -1,4 +1,4 @@
-"""Writer of the data set that a version leaves behind: rows, a data path of nsqd.
+"""The writer of the data set that a version leaves behind: rows, and a data path of nsqd.
 
 Runs with the version whose data the tests keep, on a Python with Django 6, SQLAlchemy and cronsim:
 
@@ -23,7 +23,7 @@ FAR = datetime(2101, 1, 1, tzinfo=UTC)
 
 
 def portable(value: Any) -> Any:
-    """Return a value of SQLite as JSON keeps it."""
+    """Return a value of SQLite in a form for JSON."""
     if isinstance(value, bytes):
         return {"base64": base64.b64encode(value).decode()}
     return value
@@ -45,7 +45,7 @@ def dump(path: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def make_django(path: Path) -> dict[str, Any]:
-    """Write rows with Django's side of the package; return the tables and their migrations."""
+    """Write rows with Django's side of the package. Return the tables and their migrations."""
     import django
     from django.conf import settings
 
@@ -92,7 +92,7 @@ def make_django(path: Path) -> dict[str, Any]:
     with transaction.atomic():
         for key in "order-1", "Order-1", "naïve ", "x" * 128:
             assert mark("default", "orders/shop", key)
-    # A task that waits in the outbox; and one whose worker was killed, which waits in nsqd.
+    # A task waits in the outbox. The worker of another task was killed, so that one waits in nsqd.
     from django.tasks import task
 
     from gnsqsync.django.tasks.models import StoredResult
@@ -124,7 +124,7 @@ def make_django(path: Path) -> dict[str, Any]:
 
 
 def make_sqlalchemy(path: Path) -> str:
-    """Write rows with SQLAlchemy's side of the package; return the database as SQL."""
+    """Write rows with SQLAlchemy's side of the package. Return the database as SQL."""
     from sqlalchemy import MetaData, create_engine
     from sqlalchemy.orm import Session
 
