@@ -26,18 +26,21 @@ if TYPE_CHECKING:
     from gnsqsync.reader.options import ReaderOptionKeywords
     from gnsqsync.reader.topic_group import TopicGroup
     from gnsqsync.writer import Writer
+    from gnsqsync.writer.encoder import Encoder, Prepared
 
 _HOME = {
     "AddressLike": "gnsqsync.addresses",
     "ConnectionOptionKeywords": "gnsqsync.options",
     "ConnectionOptions": "gnsqsync.options",
     "Discard": "gnsqsync.message",
+    "Encoder": "gnsqsync.writer.encoder",
     "KeyWindow": "gnsqsync.key_window",
     "LookupdHTTP": "gnsqsync.http.clients",
     "Message": "gnsqsync.message",
     "Middleware": "gnsqsync.middleware",
     "NsqdHTTP": "gnsqsync.http.clients",
     "Observer": "gnsqsync.observer",
+    "Prepared": "gnsqsync.writer.encoder",
     "Publication": "gnsqsync.middleware",
     "Reader": "gnsqsync.reader.reader",
     "ReaderGroup": "gnsqsync.reader.group",
@@ -56,12 +59,14 @@ __all__ = [
     "ConnectionOptionKeywords",
     "ConnectionOptions",
     "Discard",
+    "Encoder",
     "KeyWindow",
     "LookupdHTTP",
     "Message",
     "Middleware",
     "NsqdHTTP",
     "Observer",
+    "Prepared",
     "Publication",
     "Reader",
     "ReaderGroup",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 
@@ -19,7 +20,21 @@ pytest_plugins = [
     "tests.support.unsure",
     "tests.support.workers",
     "tests.support.worlds",
+    # They import some of the above.
+    "tests.support.commands",
+    "tests.support.mariadb",
+    "tests.support.postgres",
 ]
+
+# Ten thousand tests and all modules live as long as the run. The cyclic collector would look
+# through them while they are made, and again for each test that collects.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
 
 # The rest as Hypothesis has it, at a desk and in CI; but a busy machine is no finding.
 settings.register_profile("patient", settings(), deadline=None)

@@ -1,8 +1,8 @@
-"""nsqadmin: a web page, and a JSON API, for a whole cluster.
+"""nsqadmin: web pages and a JSON API for a whole cluster.
 
-``create_app()`` gives it as a WSGI application; ``gnsqsync nsqadmin`` serves it, and ``Nsqadmin``
-in a child process. Knows the answers
-of nsqd's and nsqlookupd's HTTP APIs, and nothing of the embedded servers.
+``create_app()`` returns nsqadmin as a WSGI application. ``gnsqsync nsqadmin`` serves it, and
+``Nsqadmin`` serves it in a child process. Knows the answers of nsqd's and nsqlookupd's HTTP APIs.
+Does not know the embedded servers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    # On first use: a process of greenlets is one before ssl is loaded.
+    # Names are imported on first use, because gevent must patch a process before ssl is loaded.
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'gnsqsync.admin' has no attribute {name!r}")

@@ -1,6 +1,6 @@
-"""``python -m gnsqsync.admin [flags]``: serves nsqadmin until it is told to end.
+"""``python -m gnsqsync.admin [flags]``: serve nsqadmin until a signal ends it.
 
-Knows signals, exit statuses, sockets and time-outs; the application knows the rest.
+Knows exit statuses and the first log lines. ``serving`` knows signals and sockets.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ __all__ = ["main", "run_nsqadmin"]
 
 
 def run_nsqadmin(argv: Sequence[str], *, exit_with_parent: bool = False) -> int:
-    """Serve nsqadmin with these flags until a signal ends it; the exit status.
+    """Serve nsqadmin with these flags until a signal ends it. Return the exit status.
 
-    ``exit_with_parent``: also ends when stdin does. 0 after a signal, 1 when it cannot start, 2 for
-    an unknown flag. The process becomes one of greenlets, so call it in a process of its own, in
-    the main thread.
+    The status is 0 after a signal, 1 if nsqadmin cannot start, 2 for an unknown flag. With
+    ``exit_with_parent`` nsqadmin also ends when stdin ends. gevent patches the process, so call
+    this in a process of its own, in the main thread.
     """
     from gevent import monkey
 
@@ -25,7 +25,7 @@ def run_nsqadmin(argv: Sequence[str], *, exit_with_parent: bool = False) -> int:
         sys.stderr.write('nsqadmin needs Jinja: pip install "gnsqsync[admin]"\n')
         return 1
     monkey.patch_all()
-    # All that is imported from here on runs on greenlets.
+    # The imports come after the patch, so that these modules run on greenlets.
     from gnsqsync.admin.options import AdminOptions
     from gnsqsync.admin.serving import serve
     from gnsqsync.daemon import flags
@@ -33,7 +33,7 @@ def run_nsqadmin(argv: Sequence[str], *, exit_with_parent: bool = False) -> int:
     from gnsqsync.daemon.golog import Log
     from gnsqsync.daemon.options import OptionsError, StartError
 
-    # What ends the Go programs has this prefix, whatever --log-prefix says.
+    # The Go programs log a fatal error with this prefix, whatever --log-prefix says.
     log = Log("[nsqadmin] ")
     unread: list[str] = []
     try:
@@ -56,7 +56,7 @@ def run_nsqadmin(argv: Sequence[str], *, exit_with_parent: bool = False) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line of ``python -m gnsqsync.admin``; returns the exit status."""
+    """Run the command line of ``python -m gnsqsync.admin``. Return the exit status."""
     from gnsqsync.daemon.parent import EXIT_WITH_PARENT
     from gnsqsync.service.output import replace_closed
 

@@ -1,4 +1,4 @@
-"""Who may act, and from which pages. Knows requests as WSGI has them, and nothing of actions."""
+"""The rights of visitors, and the pages that may send requests. Knows WSGI requests, no actions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gnsqsync.admin.options import AdminOptions
 
 __all__ = ["LETTERS", "MAY_ACT", "USER", "Access"]
 
-# What an application around this one may put into the environ: a bool, whether its user may act,
-# and the user's name. No header of a request can.
+# Keys of the environ that an application around nsqadmin may set, and that no header can set:
+# True if its user may act, and the user's name.
 MAY_ACT = "gnsqsync.admin.may_act"
 USER = "gnsqsync.admin.user"
-# A function of it: the URL of its own page for the dead letters in a topic, or "".
+# Key of a function of that application: topic -> URL of its page for the dead letters, or "".
 LETTERS = "gnsqsync.admin.letters_page"
 
-# Headers that proxies add to a request, and how the names of others begin.
+# Headers that proxies add to a request, and the prefix of further ones.
 _OF_PROXIES = {
     "HTTP_FORWARDED",
     "HTTP_VIA",
@@ -34,7 +34,7 @@ _BEGINS_OF_PROXIES = "HTTP_X_FORWARDED_"
 
 
 class Access:
-    """The rules of one nsqadmin. A method returns why something is refused, or ""."""
+    """The rules of one nsqadmin. A method returns the reason to refuse a request, or ""."""
 
     def __init__(self, options: AdminOptions) -> None:
         self._options = options
@@ -52,22 +52,22 @@ class Access:
         if MAY_ACT in environ:
             return "" if environ[MAY_ACT] else "your user may look only"
         if self._options.admin_user:
-            # WSGI has a character per byte.
+            # WSGI strings have one character for each byte.
             user = environ.get(self._header, "").encode("latin-1").decode("utf-8", "replace")
             if user in self._options.admin_user:
                 return ""
             return f"{repr(user) if user else 'a visitor without a name'} is no --admin-user"
-        # A foreign page may have given its own name the address 127.0.0.1.
+        # The Host is checked, too: a foreign site may give its own name the address 127.0.0.1.
         is_here = _is_loopback(environ.get("REMOTE_ADDR", "")) and _is_loopback(_host(environ))
         if is_here and not self._is_proxied(environ):
             return ""
         return "without --admin-user actions are taken from this machine only"
 
     def _is_proxied(self, environ: Mapping[str, Any]) -> bool:
-        """Return True if the request shows that it came through a proxy, whose peers are others.
+        """Return True if the request came through a proxy, whose visitors are on other machines.
 
-        nginx, unless it is told otherwise, adds no header and speaks HTTP/1.0. A browser says from
-        which page it comes, whatever Host the proxy sets.
+        nginx adds no header by default, but speaks HTTP/1.0. A browser sends the URL of its page,
+        whatever Host the proxy sets.
         """
         pages = (environ.get(name) for name in ("HTTP_ORIGIN", "HTTP_REFERER"))
         return (
@@ -78,13 +78,13 @@ class Access:
         )
 
     def to_post(self, environ: Mapping[str, Any]) -> str:
-        """Return why a request of a page of another site is refused, or "".
+        """Return the reason to refuse a request from a page of another site, or "".
 
-        A script sends no such header.
+        A script sends none of these headers.
         """
         site = environ.get("HTTP_SEC_FETCH_SITE")
         if site == "same-origin":
-            # The browser knows, where a proxy may have changed the Host.
+            # The browser's word counts more than the Host, which a proxy may have changed.
             return ""
         if site not in (None, "none"):
             return "the request comes from a page of another site"
@@ -94,9 +94,9 @@ class Access:
         return ""
 
     def to_config(self, environ: Mapping[str, Any], *, changes: bool) -> str:
-        """Return why /config is not for this visitor, who needs the rights of an action, or "".
+        """Return the reason to refuse /config, which needs the rights of an action, or "".
 
-        ``changes``: False for a look, which a read-only nsqadmin allows.
+        ``changes``: False for a GET, which a read-only nsqadmin allows.
         """
         why = self._rights(environ)
         if not why and changes:
@@ -105,25 +105,25 @@ class Access:
             return why
         peer = environ.get("REMOTE_ADDR", "")
         if _is_loopback(peer) and not _is_loopback(_host(environ)):
-            # As in to_act: a foreign name, or a proxy before others.
+            # The Host is a foreign site's name, or the peer is a proxy (see ``_rights``).
             return "this machine is addressed by another name"
         try:
             if ipaddress.ip_address(peer) in self._config_network:
                 return ""
-        except ValueError:  # a unix socket
+        except ValueError:  # A unix socket has no address.
             pass
         return "not in --allow-config-from-cidr"
 
 
 def _host(environ: Mapping[str, Any]) -> str:
-    """The host that the browser was told, without its port."""
+    """Return the host of the Host header, without its port."""
     host: str = environ.get("HTTP_HOST", "")
     name, colon, _ = host.rpartition(":")
     return (name if colon and not host.endswith("]") else host).strip("[]")
 
 
 def _host_of(page: str) -> str:
-    """The host of the URL of a page; "" for what is no URL."""
+    """Return the host in the URL of a page, or "" if it is no URL."""
     try:
         return urlsplit(page).hostname or ""
     except ValueError:

@@ -1,6 +1,6 @@
-"""What people do to a cluster through nsqadmin, and the notifications of it.
+"""Actions on a cluster through nsqadmin, and the notifications of actions.
 
-Knows which servers are told what, and in which order. Knows nothing of who may do it.
+Knows the servers of each action and their order. Does not know the rights of visitors.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ from gnsqsync.daemon.secrets import server_of
 
 __all__ = ["Actions", "NotListed", "Notifications", "Verb", "Visitor"]
 
-# More are not kept while the endpoint is slow.
+# Upper bound of notifications that wait for a slow endpoint.
 _MOST_NOTIFICATIONS = 1000
 
 Verb = Literal["pause", "unpause", "empty"]
 
 
 class NotListed(Exception):
-    """No nsqlookupd lists the nsqd that an action is for; the text says so."""
+    """No nsqlookupd lists the nsqd of an action. The text names the nsqd."""
 
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Who acts: as much of a request as a notification tells. ``remote_ip`` is ``ip:port``."""
+    """The person who acts: the parts of a request that go into a notification.
+
+    ``remote_ip`` is ``ip:port``.
+    """
 
     user: str
     remote_ip: str
@@ -42,20 +45,20 @@ class Visitor:
 
     @property
     def name(self) -> str:
-        """The user and the address, for the log."""
+        """User and address for the log."""
         return f"{self.user!r} of {self.remote_ip}" if self.user else self.remote_ip
 
 
 class Notifications:
-    """POSTs one JSON object an action to an endpoint, one at a time, in the background.
+    """A background thread that POSTs one JSON object for each action to an endpoint.
 
-    One that cannot be delivered is logged and not tried again.
+    A notification that cannot be delivered is logged and not tried again.
 
     Args:
-        endpoint: A URL; "" means that nobody is told.
-        timeout: Of connecting and of an answer, in seconds.
-        verify: As of requests.
-        cert: As of requests.
+        endpoint: A URL, or "" for no notifications.
+        timeout: Seconds to connect, and seconds for the answer.
+        verify: The argument of this name of requests.
+        cert: The argument of this name of requests.
     """
 
     def __init__(
@@ -75,12 +78,15 @@ class Notifications:
         self._verify = verify
         self._cert = cert
         self._waiting: queue.Queue[dict[str, Any] | None] = queue.Queue(_MOST_NOTIFICATIONS)
+        # Guards ``_thread``.
         self._lock = threading.Lock()
+        # The thread, from the first notification until ``close``.
         self._thread: threading.Thread | None = None
+        # True after ``close``: the thread sends no further notification.
         self._is_cut = False
 
     def send(self, action: str, visitor: Visitor, *, topic: str, **names: str) -> None:
-        """Returns at once. ``names``: ``channel`` and ``node`` where there is one."""
+        """Queue a notification and return at once. ``names``: ``channel`` and ``node``, if any."""
         if not self._endpoint:
             return
         told = {
@@ -112,7 +118,10 @@ class Notifications:
             )
 
     def close(self, timeout: float = 1.0) -> None:
-        """Send what waits, for ``timeout`` seconds. The one under way then may still be sent."""
+        """Send the waiting notifications for up to ``timeout`` seconds.
+
+        The notification that is being sent at that time may still arrive.
+        """
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None:
@@ -121,7 +130,7 @@ class Notifications:
                 self._waiting.put(None, timeout=timeout)
                 thread.join(max(0.0, deadline - time.monotonic()))
             except queue.Full:
-                self._log.error("%s is too slow for what waits for it", self._place)
+                self._log.error("%s is too slow for the notifications that wait", self._place)
             self._is_cut = True
 
     def _run(self) -> None:
@@ -135,7 +144,7 @@ class Notifications:
 
     def _posted(self, told: dict[str, Any]) -> requests.Response:
         with requests.Session() as session:
-            # Neither proxies nor passwords of the environment, as in Go.
+            # nsqadmin uses neither proxies nor passwords of the environment.
             session.trust_env = False
             return session.post(
                 self._endpoint,
@@ -147,10 +156,10 @@ class Notifications:
 
 
 class Actions:
-    """Changes a cluster. Each method returns what failed, a line for each server.
+    """Changes of a cluster. Each method returns the failures, a line for each server.
 
-    It raises AllFailed when the nsqds that have the topic cannot be found; what was already told
-    to nsqlookupds stays.
+    A method raises AllFailed if the nsqds of the topic cannot be found. Changes that it has already
+    made on nsqlookupds stay.
 
     Threads:
         Any thread may call.
@@ -162,7 +171,10 @@ class Actions:
         self._log = log
 
     def create(self, topic: str, channel: str, visitor: Visitor) -> list[str]:
-        """A topic in all nsqlookupds, and a channel there and on the nsqds; "" for no channel."""
+        """Create a topic on all nsqlookupds, and a channel there and on the nsqds.
+
+        ``channel``: "" creates the topic alone.
+        """
         self._log.info("create of %s by %s", _words(topic, channel), visitor.name)
         errors = self._tell_lookupds("/topic/create", topic=topic)
         if channel:
@@ -195,14 +207,14 @@ class Actions:
             nodes, errors = self._find(topic)
             return errors + self._tell(nodes, f"/{kind}/{verb}", **names)
         finally:
-            # Also for what has failed, as the Go program does.
+            # The Go program also notifies of an action that has failed.
             self._notifications.send(f"{verb}_{kind}", visitor, topic=topic, channel=channel)
 
     def tombstone(self, topic: str, node: str, visitor: Visitor) -> list[str]:
-        """Send nobody to ``node`` for the topic any more, and delete the topic there.
+        """Have nsqlookupds hide ``node`` for the topic, and delete the topic on it.
 
-        NotListed for a ``node`` that no nsqlookupd lists: a visitor must not choose which server
-        this machine asks.
+        NotListed if no nsqlookupd lists ``node``: a visitor must not choose the server to which
+        this machine sends a request.
         """
         self._note("tombstone", f"{_words(topic, '')} on {node}", visitor)
         self._cluster.forget()
@@ -215,15 +227,15 @@ class Actions:
         return errors
 
     def publish(self, topic: str, body: bytes, node: str) -> list[str]:
-        """One message to the nsqd ``broadcast_address:http_port``."""
+        """Publish one message to the nsqd ``broadcast_address:http_port``."""
         return self._cluster.post("nsqd", [node], "/pub", {"topic": topic}, body)
 
     def _note(self, verb: str, what: str, visitor: Visitor) -> None:
-        """Record what destroys messages, before it does."""
+        """Log an action that destroys messages, before it begins."""
         self._log.warning("%s of %s is asked for by %s", verb, what, visitor.name)
 
     def _find(self, topic: str) -> tuple[list[Shape], list[str]]:
-        # Who is told to change something must not be a second old.
+        # The list of nsqds to change must not come from the cache.
         self._cluster.forget()
         return self._cluster.having(topic)
 
@@ -241,7 +253,7 @@ def _words(topic: str, channel: str) -> str:
 
 
 def _why(error: Exception) -> str:
-    """Why an endpoint was not told, without its URL, which requests' own texts quote."""
+    """Return the reason of a failed POST, without the URL, which requests' own texts quote."""
     if isinstance(error, requests.HTTPError) and error.response is not None:
         return f"got response {error.response.status_code}"
     cause: BaseException | None = error

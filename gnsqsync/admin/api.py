@@ -1,6 +1,6 @@
-"""nsqadmin's JSON API, /config, /ping and graphite: what the Go program answers, line for line.
+"""nsqadmin's JSON API, /config, /ping and graphite, with the Go program's answers.
 
-Knows routes, parameters and answers. Servers are asked by cluster.py and told by actions.py.
+Knows routes, parameters and answers. cluster.py asks the servers, and actions.py changes them.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from gnsqsync.http.json_memory import parse_json
 
 __all__ = ["API", "BODY_LIMIT", "CONFIG_LIMIT", "visitor", "warning"]
 
-# Bytes that are read of a body.
+# Upper bound of a request's body, in bytes.
 BODY_LIMIT = 1024 * 1024
 CONFIG_LIMIT = 1024 * 1024
-# Of what graphite answers, which is a picture or a table.
+# Upper bound of graphite's answer (a picture or a table), in bytes.
 GRAPHITE_LIMIT = 16 * 1024 * 1024
 _PART = 65536
 
@@ -52,13 +52,13 @@ Handler = Callable[["API", Request], Answer]
 
 
 def warning(*stages: Sequence[str]) -> str:
-    """``message`` of an answer: what has failed at each stage, "" for nothing."""
+    """Return the ``message`` of an answer: the failures of each stage, or ""."""
     failed = "; ".join("\n".join(errors) for errors in stages if errors)
     return f"WARNING: {failed}" if failed else ""
 
 
 def visitor(environ: Mapping[str, Any]) -> Visitor:
-    """Who sends a request, as notifications tell it."""
+    """Return the sender of a request, for notifications."""
     user = environ.get(USER, "")
     kind, _, credentials = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
     if kind.lower() == "basic":
@@ -81,7 +81,7 @@ def visitor(environ: Mapping[str, Any]) -> Visitor:
 
 
 def _reads(what: str) -> Callable[[Handler], Handler]:
-    """502 when no server answers; ``what`` is for the log."""
+    """Answer 502 if no server answers the handler. ``what`` is for the log."""
 
     def decorate(handler: Handler) -> Handler:
         @wraps(handler)
@@ -98,7 +98,7 @@ def _reads(what: str) -> Callable[[Handler], Handler]:
 
 
 def _acts(handler: Handler) -> Handler:
-    """403 for who may not act, before the body is read."""
+    """Answer 403, before the body is read, if the visitor has no right to act."""
 
     @wraps(handler)
     def answer(api: API, request: Request) -> Answer:
@@ -111,7 +111,7 @@ def _acts(handler: Handler) -> Handler:
 
 
 class API:
-    """The handlers; ``routes`` goes into ``web.App``."""
+    """The handlers of the JSON API. ``routes`` goes into ``web.App``."""
 
     def __init__(
         self, options: AdminOptions, cluster: Cluster, actions: Actions, access: Access, log: Log
@@ -123,7 +123,7 @@ class API:
         self._actions = actions
 
     def routes(self) -> list[Route]:
-        """With paths below the base path."""
+        """Return the routes, with paths below the base path."""
         handlers: list[tuple[str, str, Handler]] = [
             ("GET", "/ping", API._ping),
             ("GET", "/api/topics", API._topics),
@@ -292,7 +292,7 @@ class API:
     # -- graphite ------------------------------------------------------------------------------
 
     def _graphite(self, request: Request) -> Answer:
-        """The rate of a counter, from its first point over the last interval but one."""
+        """Answer the rate of a counter, from its first point in the interval before the last."""
         query = parse_query(request.environ.get("QUERY_STRING", ""))
         if query.get("metric") != "rate":
             raise HTTPFault(400, "INVALID_ARG_METRIC")
@@ -317,7 +317,7 @@ class API:
         return {"rate": "N/A" if rate < 0 else f"{rate:.2f}"}
 
     def _render(self, request: Request) -> Answer:
-        """What graphite answers, for browsers that cannot reach it."""
+        """Answer what graphite answers, for browsers that cannot reach graphite."""
         try:
             answer, content = self._ask_graphite(
                 request.environ.get("QUERY_STRING", ""),
@@ -332,15 +332,15 @@ class API:
         return Response(content, answer.status_code, kind, plain=True)
 
     def _ask_graphite(self, params: Any, **keywords: Any) -> tuple[requests.Response, bytes]:
-        """The answer and its body. Raises of requests, and ValueError for one that has no end."""
+        """Return graphite's answer and its body. Errors of requests; ValueError if too large."""
         timeouts = (
             self.options.http_client_connect_timeout,
             self.options.http_client_request_timeout,
         )
-        # requests takes user and password out of the URL.
+        # requests moves user and password from the URL to a header.
         url = self.options.graphite_url.rstrip("/") + "/render"
         with requests.Session() as session:
-            # Neither proxies nor passwords of the environment, as in Go.
+            # nsqadmin uses neither proxies nor passwords of the environment.
             session.trust_env = False
             response = session.get(
                 url, params=params, timeout=timeouts, allow_redirects=False, stream=True, **keywords

@@ -1,6 +1,6 @@
-"""nsqadmin as a WSGI application. Knows how its parts fit together, and nothing of sockets.
+"""nsqadmin as a WSGI application. Knows how its parts fit together. Knows no socket.
 
-It may run in any web server with threads or greenlets, also inside another application.
+Any web server with threads or greenlets can run it, alone or inside another application.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SAFE = (
     ("Referrer-Policy", "same-origin"),
 )
 
-# Titles of pages, by status.
+# Titles of pages for failures, by status.
 _FAILURES = {
     400: "This link is not complete",
     404: "There is no such page",
@@ -53,12 +53,12 @@ StartResponse = Callable[[str, list[tuple[str, str]]], object]
 
 
 class Admin:
-    """A WSGI application for one cluster; make it with ``create_app``.
+    """A WSGI application for one cluster, made by ``create_app``.
 
-    Nothing is connected, and no thread runs, before the first request.
+    It opens no connection and starts no thread before the first request.
 
     Threads:
-        As many requests at a time as the web server has threads or greenlets.
+        Any thread or greenlet may call, several at a time.
     """
 
     def __init__(self, options: AdminOptions, log: Log | None = None) -> None:
@@ -103,7 +103,7 @@ class Admin:
             for routes in (views.routes(), forms.routes(), self._watches.routes())
             for method, path, handler in routes
         ]
-        # With and without the slash: a proxy may redirect the one to the other.
+        # The base path is served with and without the slash, because a proxy may redirect.
         if base:
             pages.append(("GET", base, next(each[2] for each in pages if each[1] == f"{base}/")))
         self._app = App([*api.routes(), *pages], self.log)
@@ -123,15 +123,15 @@ class Admin:
         return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
 
     def _path(self, path: str) -> str:
-        """The path with the base path, which a proxy may have cut off.
+        """Return the path with the base path, which a proxy may have removed.
 
-        An application around this one has cut off a prefix of its own, which is in SCRIPT_NAME.
+        An application around this one has moved its own prefix to SCRIPT_NAME.
         """
         is_whole = path == self._base or path.startswith(f"{self._base}/")
         return path if is_whole else self._base + path
 
     def _as_page(self, environ: dict[str, Any], response: Response) -> Response:
-        """A failure in the form of a page, for a browser that asks for a page."""
+        """Return a failure as a page if a browser asked for a page, else unchanged."""
         part = environ["PATH_INFO"][len(self._base) :]
         is_api = part.startswith(("/api/", "/config/")) or part in ("/ping", "/render")
         wants_html = "text/html" in environ.get("HTTP_ACCEPT", "")
@@ -163,7 +163,7 @@ class Admin:
 
 
 def _compressed(response: Response, environ: Mapping[str, Any]) -> Response:
-    """By the first of gzip and deflate that is accepted; one with a weight does not count."""
+    """Compress by the first accepted one of gzip and deflate. Ignore an encoding with a weight."""
     body = response.body.encode() if isinstance(response.body, str) else response.body
     for name in map(str.strip, environ.get("HTTP_ACCEPT_ENCODING", "").split(",")):
         match name:
@@ -184,27 +184,27 @@ def _compressed(response: Response, environ: Mapping[str, Any]) -> Response:
 
 
 class _PythonLog(Log):
-    """Goes where the application around this one has its log: the logger ``gnsqsync.admin``."""
+    """A log that writes to the logger ``gnsqsync.admin`` of the application around this one."""
 
     _LOGGER = logging.getLogger("gnsqsync.admin")
 
     def _write(self, level: int, text: str, args: tuple[object, ...]) -> None:
         if level >= LEVELS[self.level]:
-            # logging counts in tens, in the same order.
+            # The levels of logging are the same numbers times ten.
             self._LOGGER.log(level * 10, text, *args)
 
 
 def create_app(options: AdminOptions | None = None, **keywords: Any) -> Admin:
-    """nsqadmin as a WSGI application, to serve or to mount.
+    """Return nsqadmin as a WSGI application, to serve or to mount.
 
     Args:
-        options: All options; or give them by keyword.
+        options: All options. The default is AdminOptions().
         keywords: Fields of AdminOptions, such as ``lookupd_http_address=["127.0.0.1:4161"]``.
 
-    Log lines go to the logger ``gnsqsync.admin``, from ``log_level`` on.
+    Log lines from ``log_level`` on go to the logger ``gnsqsync.admin``.
 
     Raises:
-        OptionsError: For options that nsqadmin does not start with, in its words.
+        OptionsError: nsqadmin does not start with these options. The text is nsqadmin's.
     """
     options = (options or AdminOptions()).replace(**keywords)
     return Admin(options, _PythonLog(options.log_prefix, options.log_level))

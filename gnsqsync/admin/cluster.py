@@ -1,6 +1,6 @@
-"""The whole cluster as nsqadmin shows it: all servers are asked side by side, answers are merged.
+"""The whole cluster: all servers are asked side by side, and their answers are merged.
 
-Knows which server is asked for what, and what becomes of errors. Knows nothing of HTTP.
+Knows the questions to each server and how errors are collected. Does not know HTTP.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from gnsqsync.errors import ConfigError
 __all__ = ["AllFailed", "Cluster", "http_address", "told"]
 
 _OF_ADDRESSES = re.compile(r"[^\s/@?#\\,]+")
-# More than this are not asked at the same time.
+# Upper bound of servers that are asked at the same time.
 _SIDE_BY_SIDE = 256
-# Servers that were asked once are remembered, with their connections; nsqds come and go.
+# Upper bound of servers whose connections are kept. nsqds come and go, so old ones are dropped.
 _MOST_SERVERS = 2000
 
 _T = TypeVar("_T")
-# Gets a sentence about each entry of an answer that is left out.
+# A function that receives a sentence about each entry of an answer that is left out.
 LeftOut = Callable[[str], object]
-# Entries of one answer that are named; the others are counted.
+# Upper bound of left-out entries of one answer that are named. Further ones are counted.
 _MOST_LEFT_OUT = 5
 
 
 class AllFailed(Exception):
-    """No server of a kind answered; the text has a line for each.
+    """No server of a kind answered. The text has a line for each server.
 
-    ``is_missing``: no server has failed: there was none to ask, or all have answered that they do
-    not have it.
+    ``is_missing``: True if no server has failed, because there was none to ask, or because each
+    answered that it does not have the topic or channel.
     """
 
     def __init__(self, kind: str, errors: Sequence[str]) -> None:
-        # Also for no address at all, as the real nsqadmin has it.
+        # The real nsqadmin uses this text even if there was no address to ask.
         super().__init__(f"failed to query any {kind}: " + "\n".join(errors))
         self.is_missing: bool = not failures(errors)
 
@@ -51,15 +51,15 @@ class AllFailed(Exception):
 class Cluster:
     """The servers of one nsqadmin.
 
-    A method returns what it found and the errors of single servers, as lines for a warning; it
-    raises AllFailed when none of the servers answered that it had to ask, or there was none.
+    A method returns its result and the errors of single servers, as lines for a warning. It raises
+    AllFailed if no server answered, or if there was no server to ask.
 
     Args:
         lookupds: ``host:port`` of nsqlookupds' HTTP APIs; may be assigned anew at any time.
-        nsqds: ``host:port`` of nsqds' HTTP APIs, which are asked when there are no ``lookupds``.
+        nsqds: ``host:port`` of nsqds' HTTP APIs, which are asked if there are no ``lookupds``.
         log: Gets a line before each request.
-        timeout: Seconds that a server may be silent.
-        options: As of HTTPClient.
+        timeout: Seconds for which a server may be silent.
+        options: Further arguments of HTTPClient.
 
     Threads:
         Any thread may call.
@@ -78,13 +78,15 @@ class Cluster:
         self.nsqds: tuple[str, ...] = tuple(nsqds)
         self._log = log
         self._options: dict[str, Any] = {"timeout": timeout, **options}
+        # Guards ``_servers`` and ``_pool``.
         self._lock = threading.Lock()
-        # By kind and address.
+        # Servers by kind and address.
         self._servers: dict[tuple[str, str], Upstream] = {}
+        # The threads that ask, from the first request until ``close``.
         self._pool: ThreadPoolExecutor | None = None
 
     def close(self) -> None:
-        """Close all connections; the cluster is not asked again."""
+        """Close all connections. No method may be called afterwards."""
         with self._lock:
             pool, self._pool = self._pool, None
             servers, self._servers = list(self._servers.values()), {}
@@ -95,7 +97,7 @@ class Cluster:
             pool.shutdown()
 
     def topics(self) -> tuple[list[str] | None, list[str]]:
-        """The names of all topics, sorted; None when there are none."""
+        """Return the sorted names of all topics, or None if there are none."""
         lookupds = self.lookupds
         if lookupds:
             found, errors = self._lookups(lookupds, _listed_topics)
@@ -104,7 +106,7 @@ class Cluster:
         return sorted({name for names in found for name in names}) or None, errors
 
     def inactive(self, topics: Sequence[str]) -> dict[str, list[str] | None]:
-        """Those of ``topics`` that no nsqd has, with their channels. Errors do not count."""
+        """Return the topics that no nsqd has, with their channels. Errors are ignored."""
         found: dict[str, list[str] | None] = {}
         for name in topics if self.lookupds else ():
             try:
@@ -116,7 +118,7 @@ class Cluster:
         return found
 
     def nodes(self) -> tuple[list[Shape], list[str]]:
-        """All nsqds, sorted by host name."""
+        """Return all nsqds, sorted by host name."""
         lookupds = self.lookupds
         if not lookupds:
             return self._nsqds(self.nsqds, _own_node)
@@ -133,7 +135,7 @@ class Cluster:
         return sorted(merged.values(), key=lambda node: node["hostname"]), errors
 
     def topic(self, name: str) -> tuple[Shape, list[list[str]]]:
-        """A topic of all nsqds that have it; the errors of each of the two stages."""
+        """Return a topic, summed over its nsqds, and the errors of each of the two stages."""
         producers, errors = self.having(name)
         stats, more = self._stats(producers, {"topic": name, "include_clients": "false"})
         total = sums.new_topic(name)
@@ -142,7 +144,7 @@ class Cluster:
         return total, [errors, more]
 
     def channel(self, topic: str, name: str) -> tuple[Shape | None, list[list[str]]]:
-        """A channel with its clients; None when no nsqd has it. Errors as of ``topic``."""
+        """Return a channel with its clients, or None if no nsqd has it; and errors by stage."""
         producers, errors = self.having(topic)
         stats, more = self._stats(producers, {"topic": topic, "channel": name})
         total = None
@@ -154,7 +156,7 @@ class Cluster:
         return total, [errors, more]
 
     def node(self, name: str) -> tuple[list[Shape] | None, list[str]]:
-        """The topics of the nsqd ``broadcast_address:http_port``; None when there is no such."""
+        """Return the topics of the nsqd ``broadcast_address:http_port``, or None if unknown."""
         nodes, errors = self.nodes()
         for node in nodes:
             if http_address(node) == name:
@@ -163,7 +165,7 @@ class Cluster:
         return None, errors
 
     def counters(self) -> tuple[dict[str, Shape], list[list[str]]]:
-        """How many messages each channel of each nsqd got, by ``topic:channel:node``."""
+        """Return the messages that each channel of each nsqd got, by ``topic:channel:node``."""
         nodes, errors = self.nodes()
         stats, more = self._stats(nodes, {"include_clients": "false"})
         found: dict[str, Shape] = {}
@@ -183,7 +185,7 @@ class Cluster:
         return dict(sorted(found.items())), [errors, more]
 
     def stats_of(self, address: str, read: Callable[[Shape], _T]) -> Future[_T]:
-        """What ``read`` makes of all of one nsqd's ``/stats``, without clients.
+        """Return a Future of ``read``, called with one nsqd's ``/stats`` without clients.
 
         ``read`` runs on a thread of the cluster. The Future raises Failed.
         """
@@ -191,14 +193,14 @@ class Cluster:
         def ask() -> _T:
             server = self._server("nsqd", address)
             stats = server.get("/stats", format="json", include_clients="false")
-            # Hundreds of answers may come at once. On greenlets others get a turn in between.
+            # Hundreds of answers may come at once, so other greenlets get a turn in between.
             give_turn()
             return read(stats)
 
         return self._executor().submit(ask)
 
     def ready_of(self, address: str, topic: str, channel: str) -> Future[int]:
-        """The sum of the RDY of all consumers that a channel has at one nsqd.
+        """Return a Future of the sum of the RDY of a channel's consumers at one nsqd.
 
         The Future raises Failed.
         """
@@ -217,7 +219,7 @@ class Cluster:
         return self._executor().submit(ask)
 
     def having(self, topic: str) -> tuple[list[Shape], list[str]]:
-        """The nsqds that have the topic and are not tombstoned."""
+        """Return the nsqds that have the topic and are not tombstoned."""
         if self.lookupds:
             return self.listed(topic)
         found, errors = self._nsqds(
@@ -226,7 +228,7 @@ class Cluster:
         return _merged(found), errors
 
     def listed(self, topic: str) -> tuple[list[Shape], list[str]]:
-        """The nsqds that nsqlookupds list for the topic."""
+        """Return the nsqds that nsqlookupds list for the topic."""
         found, errors = self._lookups(
             self.lookupds, lambda server, left_out: _looked_up(server, topic, left_out)
         )
@@ -240,7 +242,7 @@ class Cluster:
         params: dict[str, str],
         body: bytes | None = None,
     ) -> list[str]:
-        """Tell servers to change something, one after another; what failed."""
+        """POST to the servers, one after another. Return the failures."""
         errors = []
         for address in addresses:
             try:
@@ -250,7 +252,7 @@ class Cluster:
         return errors
 
     def forget(self) -> None:
-        """Ask all servers anew from now on."""
+        """Drop all kept answers, so that servers are asked anew."""
         with self._lock:
             servers = list(self._servers.values())
         for server in servers:
@@ -317,10 +319,10 @@ class Cluster:
         return [found for found, error, _ in outcomes if error is None], errors  # type: ignore[misc]
 
     def _server(self, kind: str, address: str) -> Upstream:
-        """Return the server at an address. Raise Failed for what is no address.
+        """Return the server at an address. Raise Failed if the text is no address.
 
-        nsqlookupd lists whatever an nsqd calls itself: with a path or a user in it, a request would
-        go elsewhere. Who starts nsqadmin may give a user.
+        nsqlookupd lists any text that an nsqd registers. With a path or a user in the text, a
+        request would go to another place. An address from the command line may have a user.
         """
         if kind == "nsqd" and address not in self.nsqds and not _OF_ADDRESSES.fullmatch(address):
             raise Failed(f"{address!r:.80} is no address of an nsqd")
@@ -341,7 +343,7 @@ class Cluster:
             return server
 
     def _executor(self) -> ThreadPoolExecutor:
-        # At the first request and not before: a process may fork behind create_app().
+        # Threads start at the first request, because a process may fork after create_app().
         with self._lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_SIDE_BY_SIDE, "gnsqsync-admin")
@@ -349,12 +351,12 @@ class Cluster:
 
 
 def http_address(node: Shape) -> str:
-    """Of an nsqd, as nsqadmin names it: ``broadcast_address:http_port``."""
+    """Return nsqadmin's name of an nsqd: ``broadcast_address:http_port``."""
     return str(Address(node["broadcast_address"], node["http_port"]))
 
 
 def told(where: str, left_out: Sequence[str]) -> list[str]:
-    """A line for each sentence about an answer of ``where``, and one for those beyond a few."""
+    """Return a line for each of the first sentences about an answer, and one for the rest."""
     lines = [f"{where}: {text}" for text in left_out[:_MOST_LEFT_OUT]]
     if len(left_out) > _MOST_LEFT_OUT:
         lines.append(f"{where}: {len(left_out) - _MOST_LEFT_OUT} more entries are left out")
@@ -389,7 +391,7 @@ def _names(stats: Shape, left_out: LeftOut) -> list[str]:
 
 
 def _known_nodes(server: Upstream, left_out: LeftOut) -> list[tuple[str, Shape]]:
-    """nsqlookupd's nodes, each with where nsqlookupd sees it."""
+    """Return nsqlookupd's nodes, each with the address at which nsqlookupd sees it."""
 
     def known(entry: Shape) -> tuple[str, Shape]:
         flags = shapes.value(entry, "tombstones", list)
@@ -415,7 +417,7 @@ def _own_node(server: Upstream, left_out: LeftOut) -> Shape:
 
 
 def _own_node_of(server: Upstream, topic: str, left_out: LeftOut) -> list[Shape]:
-    """The nsqd itself, when it has the topic."""
+    """Return the asked nsqd as a list with one item, or [] if it does not have the topic."""
     stats = server.get("/stats", format="json", topic=topic, include_clients="false")
     if topic not in _names(stats, left_out):
         return []

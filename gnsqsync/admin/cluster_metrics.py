@@ -1,6 +1,6 @@
 """The counts of every topic and channel of a cluster, as metrics for Prometheus.
 
-Each scrape asks all servers then, side by side. Knows their HTTP APIs and prometheus_client.
+Each scrape asks all servers side by side. Knows their HTTP APIs and prometheus_client.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ log: logging.Logger = logging.getLogger("gnsqsync.exporter")
 T = TypeVar("T")
 
 _SIDE_BY_SIDE = 32
-# Seconds that a look is shown to others who ask.
+# Seconds for which the answers serve further scrapes.
 _KEPT = 1.0
 
 _TOPIC = ("topic", "nsqd")
 _CHANNEL = ("topic", "channel", "nsqd")
-# Of each metric: what follows nsq_topic_ or nsq_channel_, whether it only grows, the attribute in
-# what nsqd answers, and its meaning.
+# Each metric: its name after nsq_topic_ or nsq_channel_, True for a counter, its attribute in
+# nsqd's answer, and its help text.
 _TOPICS = (
-    ("depth", False, "depth", "Messages that wait in the topic, no channel has them yet."),
-    ("backend_depth", False, "backend_depth", "Those of them that wait on disk."),
+    ("depth", False, "depth", "Messages that wait in the topic and that no channel has yet."),
+    ("backend_depth", False, "backend_depth", "Messages of the topic that wait on disk."),
     ("messages", True, "message_count", "Messages published."),
-    ("message_bytes", True, "message_bytes", "Bytes of their bodies."),
-    ("paused", False, "paused", "1: nothing goes from the topic to its channels."),
+    ("message_bytes", True, "message_bytes", "Bytes of the published bodies."),
+    ("paused", False, "paused", "1: the topic gives its channels no messages."),
 )
 _CHANNELS = (
-    ("depth", False, "depth", "Messages that wait; those in flight or deferred left out."),
-    ("backend_depth", False, "backend_depth", "Those of them that wait on disk."),
-    ("in_flight", False, "in_flight_count", "Messages that consumers have, unanswered."),
-    ("deferred", False, "deferred_count", "Messages that wait for their time."),
-    ("messages", True, "message_count", "Messages that came to the channel."),
-    ("requeues", True, "requeue_count", "REQs."),
+    ("depth", False, "depth", "Messages that wait, without those in flight or deferred."),
+    ("backend_depth", False, "backend_depth", "Messages of the channel that wait on disk."),
+    ("in_flight", False, "in_flight_count", "Messages that consumers have and have not answered."),
+    ("deferred", False, "deferred_count", "Messages that wait until their delay ends."),
+    ("messages", True, "message_count", "Messages that the channel received."),
+    ("requeues", True, "requeue_count", "Requeues (REQ)."),
     ("timeouts", True, "timeout_count", "Messages that no consumer answered in time."),
     ("clients", False, "client_count", "Connections of consumers."),
-    ("paused", False, "paused", "1: nothing goes to consumers."),
+    ("paused", False, "paused", "1: the channel gives its consumers no messages."),
 )
 
 
 class ClusterMetrics:
-    """A collector: ``registry.register(ClusterMetrics(...))``. It starts threads when it is asked.
+    """A collector: ``registry.register(ClusterMetrics(...))``. The first scrape starts threads.
 
-    A server that does not answer within ``timeout`` seconds is ``nsq_up`` 0, and the log says why,
-    at growing intervals; the others are shown. An entry that cannot be read is left out.
-    ``options``: as of NsqdHTTP.
+    If a server does not answer within ``timeout`` seconds, its ``nsq_up`` is 0, and the log has the
+    reason, at growing intervals. The other servers are shown. An entry that cannot be read is left
+    out. ``options``: further arguments of NsqdHTTP.
 
     Threads:
-        Any thread may ask; those that ask at the same time share one look.
+        Any thread may ask. Threads that ask at the same time share the answers.
     """
 
     def __init__(
@@ -80,18 +80,20 @@ class ClusterMetrics:
         self._new_nsqd = partial(NsqdHTTP, timeout=timeout, **options)
         self._lookupds = {url: LookupdHTTP(url, timeout=timeout, **options) for url in lookupds}
         self._nsqds = {address: self._new_nsqd(address) for address in nsqds}
-        # Held during a look; guards what is below, and the clients.
+        # Held while servers are asked. Guards the clients and the three fields below.
         self._turn = threading.Lock()
+        # The threads that ask, from the first scrape on.
         self._pool: ThreadPoolExecutor | None = None
+        # The metrics of the last scrape, and the monotonic time until which they are served.
         self._shown: list[Metric] = []
         self._shown_until = 0.0
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: prometheus_client would otherwise ask the cluster when it is registered."""
+        """Return nothing. Otherwise prometheus_client would ask the cluster at the registration."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry."""
+        """Return the metrics. Called by the registry."""
         with self._turn:
             if time.monotonic() >= self._shown_until:
                 self._shown = list(self._look())
@@ -121,23 +123,23 @@ class ClusterMetrics:
                 try:
                     self._nsqds[address] = self._new_nsqd(address)
                 except ConfigError:
-                    continue  # as an nsqd may register itself; it is shown as down
+                    continue  # An nsqd registered a bad address. It is shown as down.
         for address in self._nsqds.keys() - addresses.keys():
             self._nsqds.pop(address).close()
         asked = {address: _stats_of(one) for address, one in self._nsqds.items()}
         answers: dict[str, Stats | None] = dict.fromkeys(addresses)
         answers.update(self._ask(asked, deadline))
-        yield _up("nsq_up", "1: the nsqd has answered.", "nsqd", answers)
-        yield _up("nsq_lookupd_up", "1: the nsqlookupd has answered.", "lookupd", lookups)
+        yield _up("nsq_up", "1: the nsqd answered.", "nsqd", answers)
+        yield _up("nsq_lookupd_up", "1: the nsqlookupd answered.", "lookupd", lookups)
         yield from _families({shown(a): one for a, one in answers.items() if one is not None})
         yield GaugeMetricFamily(
             "nsq_scrape_seconds",
-            "How long it took to ask all servers.",
+            "Seconds to ask all servers.",
             time.monotonic() - began,
         )
 
     def _ask(self, calls: Mapping[str, Callable[[], T]], deadline: float) -> dict[str, T | None]:
-        """What each call returns by the deadline, None where it fails."""
+        """Return the result of each call, or None if it failed or missed the deadline."""
         assert self._pool is not None
         futures: dict[str, Future[T]] = {
             name: self._pool.submit(call) for name, call in calls.items()
@@ -182,11 +184,11 @@ def _families(answers: dict[str, Stats]) -> Iterator[Metric]:
     channels = [_family("nsq_channel_", _CHANNEL, *row) for row in _CHANNELS]
     latency = GaugeMetricFamily(
         "nsq_channel_e2e_latency_seconds",
-        "From the publish to the FIN, by nsqd's --e2e-processing-latency-percentile.",
+        "Seconds from publish to FIN, by nsqd's --e2e-processing-latency-percentile.",
         labels=[*_CHANNEL, "quantile"],
     )
     healthy = GaugeMetricFamily(
-        "nsq_healthy", "1: the nsqd has no disk error; absent where it is down.", labels=["nsqd"]
+        "nsq_healthy", "1: the nsqd has no disk error. Absent if it is down.", labels=["nsqd"]
     )
     for nsqd, stats in answers.items():
         healthy.add_metric([nsqd], float(stats.health == "OK"))

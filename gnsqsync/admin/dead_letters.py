@@ -1,7 +1,7 @@
-"""The dead letters of a channel, as far as the names of topics tell them, and how they go back.
+"""The dead letters of a channel, found by the names of topics, and their way back.
 
-Which topic one came from is what people call the topics, ``orders-dead`` or ``orders.archive.dlq``
-for ``orders``: nsqadmin looks at no message, and without headers none says it.
+The name of a topic, such as ``orders-dead`` or ``orders.archive.dlq``, tells that its letters are
+from ``orders``. nsqadmin reads no message, and a message without headers does not tell its origin.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gnsqsync.errors import NSQError
 __all__ = ["MOST_AT_A_TIME", "Waiting", "found_in", "holds", "send_back"]
 
 MOST_AT_A_TIME = 10_000
-# Seconds that one round takes at most, and without a message until it is over.
+# Upper bound of a round in seconds, and seconds without a message after which a round ends.
 _LONGEST = 20.0
 _PATIENCE = 1.0
 
@@ -32,7 +32,7 @@ _EPHEMERAL = "#ephemeral"
 class Waiting(NamedTuple):
     """``waiting`` dead letters in a channel of ``topic``.
 
-    ``exists`` is False for a channel that nsqd makes when the letters are taken.
+    ``exists`` is False for a channel that does not exist yet. nsqd makes it when letters are taken.
     """
 
     topic: str
@@ -42,7 +42,7 @@ class Waiting(NamedTuple):
 
 
 def holds(name: str, topic: str, channel: str) -> bool:
-    """Return True if a topic of this name is one for dead letters of the channel."""
+    """Return True if a topic of this name is for dead letters of the channel."""
     owner = names_letters_of(name)
     base = topic.removesuffix(_EPHEMERAL).lower()
     if owner is None:
@@ -52,9 +52,9 @@ def holds(name: str, topic: str, channel: str) -> bool:
 
 
 def found_in(topics: Sequence[TopicRow], topic: str, channel: str) -> list[Waiting]:
-    """The dead letters of a channel among all topics, also where none wait.
+    """Return the dead letters of a channel in each topic that is for them, even if none wait.
 
-    What waits in a topic itself comes through CHANNEL, so it is counted there.
+    Messages that wait in the topic itself will go to CHANNEL, so they are counted there.
     """
     found = []
     for row in topics:
@@ -74,13 +74,14 @@ def found_in(topics: Sequence[TopicRow], topic: str, channel: str) -> list[Waiti
 def send_back(
     cluster: Cluster, source: str, channel: str, topic: str, by: str
 ) -> tuple[int, list[str]]:
-    """Publish the messages that wait in ``source`` to ``topic``, each at the nsqd that has it.
+    """Publish the messages that wait in ``source`` to ``topic``, each on its own nsqd.
 
-    As ``gnsqsync dead-letters requeue``. No more go than wait at the start, 10,000 or 20 seconds at
-    most: what is given up again meanwhile stays. ``channel`` "" is CHANNEL. ``by`` is for the log.
+    ``gnsqsync dead-letters requeue`` does the same. A round takes the letters that wait at its
+    start, at most 10,000, and at most 20 seconds. Letters that handlers give up again meanwhile
+    stay. ``channel`` "" means CHANNEL. ``by`` is for the log.
 
     Returns:
-        How many went, and what failed.
+        The number of published messages, and the failures.
 
     Raises:
         AllFailed: The nsqds cannot be found.
@@ -124,7 +125,7 @@ def send_back(
 
 
 def _waiting(topic: Shape, channel: str) -> int:
-    """Letters that come through the channel: what it has, and what waits in the topic itself."""
+    """Return the number of letters in the channel and in the topic itself."""
     names = LETTER_CHANNELS if channel == CHANNEL else (channel,)
     channels = topic["channels"] or ()
     depths: list[int] = [each["depth"] for each in channels if each["channel_name"] in names]

@@ -1,4 +1,4 @@
-"""What the first page needs of nsqd's /stats: counts of topics and channels, their sums and rates.
+"""Counts of topics and channels from nsqd's /stats, their sums and rates, for the first page.
 
 Knows numbers only: no requests, no threads, no clock.
 """
@@ -25,7 +25,7 @@ __all__ = [
     "rates_over",
 ]
 
-# What nsqd calls the counts of ChannelFigures.
+# nsqd's names for the counts of ChannelFigures, in their order.
 _COUNTS = (
     "depth",
     "in_flight_count",
@@ -38,7 +38,7 @@ _COUNTS = (
 
 
 class ChannelFigures(NamedTuple):
-    """Of one nsqd, or of all together."""
+    """The counts of a channel on one nsqd, or on all together."""
 
     depth: int
     in_flight: int
@@ -56,12 +56,12 @@ class ChannelFigures(NamedTuple):
 
     @property
     def left(self) -> int:
-        """Messages that have left the channel since nsqd started: finished, or emptied."""
+        """Messages that left the channel since nsqd started: finished or emptied."""
         return self.messages - self.depth - self.in_flight - self.deferred
 
 
 class TopicFigures(NamedTuple):
-    """``depth``: what waits in the topic itself. ``nodes``: how many nsqds have it."""
+    """The counts of a topic. ``depth``: messages in the topic itself. ``nodes``: nsqds with it."""
 
     depth: int
     messages: int
@@ -71,7 +71,7 @@ class TopicFigures(NamedTuple):
 
 
 class NodeFigures(NamedTuple):
-    """All topics of one nsqd at a time, in monotonic seconds."""
+    """The topics of one nsqd at the monotonic time ``at``."""
 
     at: float
     topics: Mapping[str, TopicFigures]
@@ -81,7 +81,7 @@ class NodeFigures(NamedTuple):
 
 @dataclass(slots=True)
 class Rates:
-    """Messages a second. ``incoming``: new ones. The other three are of a channel only."""
+    """Messages a second. A topic has the rate ``incoming`` only."""
 
     incoming: float = 0.0
     outgoing: float = 0.0
@@ -89,7 +89,7 @@ class Rates:
     timed_out: float = 0.0
 
     def add(self, other: Rates, share: float) -> None:
-        """Add a share of other rates."""
+        """Add a share of the other rates."""
         self.incoming += other.incoming * share
         self.outgoing += other.outgoing * share
         self.requeued += other.requeued * share
@@ -117,7 +117,7 @@ def _channel(entry: Shape) -> tuple[str, ChannelFigures]:
 
 
 def add_up(nodes: Iterable[NodeFigures]) -> dict[str, TopicFigures]:
-    """The topics of all of them. A channel is paused when it is on any nsqd."""
+    """Sum the topics of all nsqds. A channel is paused if it is paused on any nsqd."""
     totals: dict[str, TopicFigures] = {}
     for node in nodes:
         for name, topic in node.topics.items():
@@ -155,7 +155,7 @@ def _sum(one: ChannelFigures, other: ChannelFigures) -> ChannelFigures:
 
 @dataclass(slots=True)
 class TopicRates:
-    """Of a topic, and of each channel of it."""
+    """The rates of a topic and of its channels."""
 
     own: Rates = field(default_factory=Rates)
     channels: dict[str, Rates] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class Span(NamedTuple):
 
 
 def rates_over(spans: Sequence[Span], topic: str) -> TopicRates:
-    """The rates of a topic over all spans: what came, divided by all seconds."""
+    """Return the rates of a topic over all spans: messages divided by the sum of seconds."""
     found = TopicRates()
     seconds = sum(span.seconds for span in spans)
     for span in spans:
@@ -184,9 +184,9 @@ def rates_over(spans: Sequence[Span], topic: str) -> TopicRates:
 
 
 def rates_between(pairs: Iterable[tuple[NodeFigures, NodeFigures]]) -> dict[str, TopicRates]:
-    """What happened on each nsqd between two looks at it, summed.
+    """Return the rates between two looks at each nsqd, summed over the nsqds.
 
-    A count that became smaller says nothing: that nsqd has started anew.
+    A count that became smaller is ignored, because its nsqd has been restarted.
     """
     found: dict[str, TopicRates] = {}
     for before, after in pairs:

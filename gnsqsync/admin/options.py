@@ -1,4 +1,4 @@
-"""The options of nsqadmin as a frozen object: names, defaults, and what it does not start with."""
+"""The options of nsqadmin as a frozen object: names, defaults and checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class AdminOptions(Options):
     """Every flag of nsqadmin 1.3.0, ``-`` written ``_``, and ``read_only``.
 
     Durations are float seconds, repeatable flags tuples. Unlike the Go program it listens on
-    127.0.0.1 unless told otherwise.
+    127.0.0.1 by default.
     """
 
     program: ClassVar[str] = "nsqadmin"
@@ -85,11 +85,11 @@ class AdminOptions(Options):
 
     def _settle(self) -> None:
         path = self.base_path if self.base_path.startswith("/") else f"/{self.base_path}"
-        # posixpath keeps two slashes at the start.
+        # normpath would keep two slashes at the start.
         self.__dict__["base_path"] = posixpath.normpath("/" + path.lstrip("/"))
 
     def check(self) -> None:
-        """OptionsError, with the Go program's text, for what nsqadmin does not start with."""
+        """Raise OptionsError, with Go's text, for a value with which nsqadmin does not start."""
         if not (self.lookupd_http_address or self.nsqd_http_address):
             raise OptionsError("--nsqd-http-address or --lookupd-http-address required")
         if self.lookupd_http_address and self.nsqd_http_address:
@@ -135,7 +135,7 @@ class AdminOptions(Options):
                 raise OptionsError(f"failed to read TLS root CA file {ca_file} - {error}") from None
 
     def config_network(self) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-        """From where /config may be used; None means from everywhere. OptionsError."""
+        """Return the network that may use /config, or None for all networks. OptionsError."""
         text = self.allow_config_from_cidr
         if not text:
             return None

@@ -1,7 +1,7 @@
-"""The first page's data: all nsqds are looked at every few seconds, while somebody watches.
+"""The data of the first page. While somebody watches, all nsqds are asked every few seconds.
 
-Owns the thread of these looks and what the last ones have shown. What the figures mean is in
-troubles.py.
+A look asks all nsqds once. This module owns the thread that looks, and the results of the last
+looks. troubles.py knows the meaning of the figures.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ from gnsqsync.admin.upstream import Failed
 
 __all__ = ["Overview", "Picture"]
 
-# Seconds between two looks; more where a look itself takes long, so that it is a fifth at most.
+# Seconds from one look to the next. After a slow look the pause is longer: a multiple of its time,
+# so that looks take a fifth of the time at most.
 _INTERVAL = 2.0
 _SHARE = 4.0
-# Seconds without a question after which nobody watches any more.
+# Seconds without a call of ``picture`` after which the looks end.
 _WATCHED = 30.0
-# Seconds that a look waits for slow nsqds. What they answer later is in the next look.
+# Seconds for which a look waits for slow nsqds. A later answer is part of the next look.
 _PATIENCE = 2.0
-# Number of looks that a line shows.
+# Number of looks in a sparkline.
 _POINTS = 60
-# Number of looks that rates are of: a single look at a busy topic jumps too much.
+# Number of looks over which rates are averaged. Between two looks at a busy topic they jump.
 _RATED = 5
-# Upper bound of the questions for the RDY of consumers in one look, one a channel and nsqd; and
-# seconds for all these answers.
+# Upper bound of the requests for RDY in one look (one for each channel and nsqd), and seconds for
+# all of their answers.
 _MOST_ASKED = 200
 _PATIENCE_FOR_READY = 1.0
-# Topics without an nsqd: nothing is known of them.
+# The figures of a topic for which no nsqd has answered.
 _NOTHING = TopicFigures(0, 0, False, 0, {})
 
 
@@ -54,13 +55,13 @@ class Picture:
     """One look at the cluster.
 
     Attributes:
-        rows: All topics, those that need a look first.
-        waiting: What each topic had waiting at the last looks, oldest first.
-        nodes: How many nsqds have answered.
-        errors: What failed, a line each.
-        seconds: The time of which the rates are; 0 at the first look, which has none.
-        at: Unix seconds; 0 when there was no look yet.
-        away: nsqds that nsqlookupd lists, and that have not answered.
+        rows: All topics. Topics with troubles come first.
+        waiting: Messages that waited in each topic at the last looks, oldest first.
+        nodes: Number of nsqds that answered.
+        errors: The failures, a line each.
+        seconds: Seconds over which rates are averaged; 0 at the first look, which has no rates.
+        at: Unix seconds of the look; 0 if there was no look yet.
+        away: nsqds that nsqlookupd lists and that have not answered.
     """
 
     rows: tuple[TopicRow, ...] = ()
@@ -73,7 +74,7 @@ class Picture:
 
     @property
     def has_rates(self) -> bool:
-        """False at the first look."""
+        """True after the first look."""
         return self.seconds > 0
 
     def topic(self, name: str) -> TopicRow | None:
@@ -88,7 +89,7 @@ class Picture:
 
 
 class Overview:
-    """Looks at a cluster on a thread of its own, from ``picture`` on until nobody asks any more.
+    """A thread that looks at a cluster from the first ``picture`` until nobody asks any more.
 
     Threads:
         Any thread may call.
@@ -97,14 +98,18 @@ class Overview:
     def __init__(self, cluster: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster = cluster
         self._clock = clock
-        # Guards what is below, but for what the look's thread alone uses.
+        # Guards the next five fields. Notified after each look and by ``close``.
         self._changed = threading.Condition()
+        # The last look, and the monotonic time of its end.
         self._picture = Picture()
         self._looked_at = -_WATCHED
+        # Monotonic time of the last call of ``picture``.
         self._asked_at = 0.0
+        # The thread that looks, if it runs.
         self._thread: threading.Thread | None = None
+        # True after ``close``.
         self._is_closed = False
-        # The thread's own.
+        # The looking thread alone uses the fields below.
         self._asked: dict[str, Future[NodeFigures]] = {}
         self._latest: dict[str, NodeFigures] = {}
         self._totals: dict[str, TopicFigures] = {}
@@ -112,9 +117,9 @@ class Overview:
         self._waiting: dict[str, deque[int]] = {}
 
     def picture(self, timeout: float = _PATIENCE + 1.0) -> Picture:
-        """The last look, if it is not old; else the next one, waited for ``timeout`` seconds.
+        """Return the last look, unless it is old. Then wait ``timeout`` seconds for the next one.
 
-        Return an empty Picture if that time is not enough: an old look would mislead.
+        Return an empty Picture if no look ends in that time, because an old look would mislead.
         """
         with self._changed:
             self._asked_at = self._clock()
@@ -141,7 +146,7 @@ class Overview:
     def _run(self) -> None:
         try:
             self._look_around()
-        except BaseException:  # whoever asks next starts another thread
+        except BaseException:  # The next call of ``picture`` starts another thread.
             with self._changed:
                 self._thread = None
             raise
@@ -157,7 +162,7 @@ class Overview:
                 pause = max(_INTERVAL - (now - began), _SHARE * (now - began))
                 self._changed.wait_for(lambda: self._is_closed, pause)
                 if self._is_closed or self._clock() - self._asked_at >= _WATCHED:
-                    # Rates over the time in which nobody watched would say nothing.
+                    # Rates over the time in which nobody watched would mislead.
                     self._latest, self._totals, self._waiting = {}, {}, {}
                     self._spans.clear()
                     self._thread = None
@@ -211,7 +216,7 @@ class Overview:
         )
 
     def _listed(self) -> tuple[list[str], list[str]]:
-        """Topics that nsqlookupds know, also those that no nsqd has; and what failed."""
+        """Return the topics that nsqlookupds know, even if no nsqd has them, and the failures."""
         if not self._cluster.lookupds:
             return [], []
         try:
@@ -236,7 +241,7 @@ class Overview:
     ) -> dict[str, set[str]]:
         """Return, by topic, the channels where messages wait and all consumers have RDY 0.
 
-        Only channels that look so are asked: an answer with all consumers may be large.
+        Only channels that seem stuck are asked for, as an answer with all consumers may be large.
         """
         stuck = [
             (topic, channel)
@@ -252,7 +257,7 @@ class Overview:
                 if topic in node.topics and channel in node.topics[topic].channels
             ]
             if len(asked) + len(places) > _MOST_ASKED:
-                # The second look tells of the others.
+                # The next look shows the other channels as stuck if nothing leaves them.
                 break
             for address in places:
                 asked[self._cluster.ready_of(address, topic, channel)] = topic, channel
@@ -264,7 +269,7 @@ class Overview:
             try:
                 if future.result():
                     ready.add(asked[future])
-            except Failed:  # it may have RDY
+            except Failed:  # The consumers may have RDY.
                 ready.add(asked[future])
         found: dict[str, set[str]] = {}
         for topic, channel in {*asked.values()} - ready:
@@ -272,7 +277,10 @@ class Overview:
         return found
 
     def _figures(self, addresses: list[str]) -> tuple[dict[str, NodeFigures], list[str]]:
-        """Of all that answer in time. One that has not answered yet is not asked once more."""
+        """Return the figures of all nsqds that answer in time, and the failures.
+
+        An nsqd with an unanswered request gets no second request.
+        """
         for address in addresses:
             if address not in self._asked:
                 self._asked[address] = self._cluster.stats_of(

@@ -16,12 +16,12 @@ class Nsqadmin(ServerProcess):
     """An nsqadmin for development and tests, in a child process: ``with Nsqadmin(...) as admin:``.
 
     Args:
-        http_address: ``host:port``; None: a port of 127.0.0.1 that the kernel chooses, and that
-            ``restart()`` keeps.
+        http_address: ``host:port``. None (the default): a port of 127.0.0.1 that the kernel
+            chooses. ``restart()`` keeps the port.
         lookupd_http_addresses: The nsqlookupds to ask: a str or an iterable of str.
-        nsqd_http_addresses: The nsqds to ask instead.
-        binary: The path of a real nsqadmin to start instead.
-        start_timeout: Seconds until it must listen.
+        nsqd_http_addresses: The nsqds to ask, if no nsqlookupds are given.
+        binary: The path of a real nsqadmin, which is started instead of this one.
+        start_timeout: Seconds in which the server must listen.
         **flags: nsqadmin's flags with ``_`` for ``-``: durations in seconds, repeated flags as
             lists.
 
@@ -53,7 +53,7 @@ class Nsqadmin(ServerProcess):
 
     @property
     def url(self) -> str:
-        """Of the first page."""
+        """URL of the first page."""
         base = self.options(base_path=self._given.get("base_path", "/")).base_path
         return f"http://{self.http_address}{base}"
 

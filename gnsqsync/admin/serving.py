@@ -22,11 +22,11 @@ from gnsqsync.service.signals import ending, ignore_repeats
 
 __all__ = ["serve"]
 
-# Visitors at a time; more wait until one leaves.
+# Upper bound of connections at a time. Further ones wait until another one ends.
 _MOST_VISITORS = 1000
-# Seconds for the head of a request, for each part of its body, and between two requests.
+# Seconds for the head of a request, for each part of a body, and between two requests.
 _PATIENCE = 30.0
-# Seconds for all of a body: the largest form has 16 MiB.
+# Seconds for a whole body. The largest form has 16 MiB.
 _PATIENCE_OF_BODY = 120.0
 
 
@@ -41,14 +41,14 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
         return gevent.with_timeout(_PATIENCE, super().read_requestline, timeout_value=None)
 
     def read_request(self, raw_requestline: Any) -> Any:
-        """Read the headers. ValueError, which is a 400, for what gevent takes too lightly."""
+        """Read the headers. ValueError, answered as 400, for malformed ones that gevent accepts."""
         connection = self.rfile
         self.rfile = headers = HeaderLines(connection)
         try:
             found = gevent.with_timeout(
                 _PATIENCE, super().read_request, raw_requestline, timeout_value=False
             )
-        except HTTPException as error:  # more than 100 headers, or one that is too long
+        except HTTPException as error:  # There are more than 100 headers, or one is too long.
             raise ValueError(str(error)) from None
         finally:
             self.rfile = connection
@@ -58,7 +58,7 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
         return found
 
     def _connection_upgrade_requested(self) -> bool:
-        # gevent would hand the connection itself to the application, behind the body's end.
+        # gevent would give the application of an upgrade the connection beyond the body's end.
         return False
 
     def get_environ(self) -> Any:
@@ -68,14 +68,14 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
 
 
 class _Body:
-    """The body of a request; all of it has to come in time, however many parts it has."""
+    """The body of a request, with a deadline for the whole body."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
         self._deadline = time.monotonic() + _PATIENCE_OF_BODY
 
     def read(self, size: int) -> Any:
-        """OSError when time is up."""
+        """Read up to ``size`` bytes. TimeoutError after the deadline."""
         left = max(0.0, self._deadline - time.monotonic())
         part = gevent.with_timeout(left, self._source.read, size, timeout_value=None)
         if part is None:
@@ -84,10 +84,10 @@ class _Body:
 
 
 def serve(options: AdminOptions, *, exit_with_parent: bool = False) -> None:
-    """Serve until a signal comes or stdin ends. In a patched process.
+    """Serve in a patched process until a signal comes. With ``exit_with_parent`` stdin ends it.
 
     Raises:
-        OptionsError: It cannot start.
+        OptionsError: nsqadmin cannot start.
     """
     admin = Admin(options)
     admin.log.info("%s", flags.version_text("nsqadmin"))
@@ -100,7 +100,7 @@ def serve(options: AdminOptions, *, exit_with_parent: bool = False) -> None:
         listener,
         admin,
         spawn=Pool(_MOST_VISITORS),
-        # The application tells of each request, as nsqadmin does.
+        # The application logs each request in nsqadmin's form.
         log=None,
         handler_class=_Handler,
     )
@@ -118,7 +118,7 @@ def serve(options: AdminOptions, *, exit_with_parent: bool = False) -> None:
             gevent.spawn(wait_for_end_of_stdin).link(lambda _: told_to_end.set())
         told_to_end.wait()
         admin.log.info("HTTP: closing %s", address)
-        # What is under way is not waited for, as nsqadmin has it.
+        # Requests that are being answered are cut off, as in nsqadmin.
         server.stop(timeout=0)
     finally:
         for watcher in watchers:
@@ -130,7 +130,7 @@ def serve(options: AdminOptions, *, exit_with_parent: bool = False) -> None:
 def _listener(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     try:
-        # "" is all interfaces, as in Go.
+        # An empty host means all interfaces, as in Go.
         infos = socket.getaddrinfo(
             host.strip("[]") or None, port, 0, socket.SOCK_STREAM, 0, socket.AI_PASSIVE
         )
@@ -140,7 +140,7 @@ def _listener(address: str) -> socket.socket:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(place)
             listener.listen(128)
-        except BaseException:  # nobody else knows of it
+        except BaseException:  # Only this function knows the socket.
             listener.close()
             raise
     except (OSError, OverflowError) as error:

@@ -1,6 +1,6 @@
 """Nodes, topics, channels and clients with the keys of nsqadmin's answers, in their order.
 
-Knows what nsqd and nsqlookupd answer, as parsed JSON. Knows nothing of requests and of sums.
+Knows the parsed JSON answers of nsqd and nsqlookupd. Does not know requests or sums.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _VERSION = re.compile(
     r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?"
 )
 
-# Of a whole number of 64 bits: Go has no larger ones, and a sum of such is a float, too.
+# Lower bound of numbers that are refused: Go has no larger integers. Sums may be larger.
 _TOO_LARGE = 2**64
-# Characters of a version: int() refuses thousands of digits.
+# Upper bound of a version's characters, because int() refuses thousands of digits.
 _LONGEST_VERSION = 100
 
 _NODE = {"hostname": str, "broadcast_address": str, "tcp_port": int, "http_port": int}
@@ -48,9 +48,9 @@ _CHANNEL = (
     "message_count",
     "client_count",
 )
-# Entries of a list that may be left out. A sentence each would take more memory than the answer.
+# Upper bound of left-out entries of a list. More sentences would take more memory than the answer.
 _MOST_WRONG = 1000
-# Keys whose value names an entry in the log.
+# Keys whose value is the name of an entry in sentences.
 _NAMES = ("topic_name", "channel_name", "hostname", "client_id")
 _CLIENT = {
     "in_flight_count": int,
@@ -73,11 +73,11 @@ _CLIENT = {
 
 
 def value(entry: Shape, key: str, kind: type) -> Any:
-    """A value of this type; what is missing or null is "", 0 or False. Raises Failed."""
+    """Return a value of type ``kind``; if missing or null, "", 0, False or []. Raises Failed."""
     found = entry.get(key)
     if found is None:
         return kind()
-    # bool is an int to isinstance.
+    # isinstance would take a bool for an int.
     if type(found) is not kind:
         raise Failed(f"'{key}' is a {type(found).__name__}, not a {kind.__name__}")
     if isinstance(found, int) and abs(found) >= _TOO_LARGE:
@@ -86,7 +86,7 @@ def value(entry: Shape, key: str, kind: type) -> Any:
 
 
 def numbers(entry: Shape, keys: Iterable[str]) -> list[int]:
-    """The whole numbers of these keys, as of ``value``; quicker, for what thousands have."""
+    """Return the integers of these keys by the rules of ``value``, faster for many entries."""
     found: list[int] = []
     for key in keys:
         number: Any = entry.get(key)
@@ -96,7 +96,7 @@ def numbers(entry: Shape, keys: Iterable[str]) -> list[int]:
 
 
 def strings(entry: Shape, key: str, left_out: Callable[[str], object]) -> dict[int, str]:
-    """Return the strings of a list by their places in it; none when the list is missing.
+    """Return the strings of a list by their places in it; {} if the list is missing.
 
     ``left_out`` gets a sentence for each other entry. Raise Failed if nothing is left.
     """
@@ -113,7 +113,7 @@ def strings(entry: Shape, key: str, left_out: Callable[[str], object]) -> dict[i
 
 
 def objects(entry: Shape, key: str) -> list[Shape]:
-    """A list of objects, empty when it is missing. Raises Failed."""
+    """Return a list of objects, [] if it is missing. Raises Failed."""
     found = value(entry, key, list)
     if not all(isinstance(item, dict) for item in found):
         raise Failed(f"'{key}' has entries that are not objects")
@@ -125,8 +125,8 @@ def each(
 ) -> list[_T]:
     """Call ``make`` with each object of a list, and return the results.
 
-    One bad entry hides no other: ``left_out`` gets a sentence for each entry for which ``make``
-    raises Failed. Raise Failed if nothing is left.
+    If ``make`` raises Failed, the entry is left out, and ``left_out`` gets a sentence about it.
+    Raise Failed if nothing is left.
     """
     made: list[_T] = []
     wrong: list[tuple[Any, Failed]] = []
@@ -147,7 +147,7 @@ def each(
 
 
 def _called(item: Any) -> str:
-    """The name of an entry in a sentence about it."""
+    """Return the name of an entry for a sentence about it."""
     for key in _NAMES if type(item) is dict else ():
         if isinstance(item.get(key), str):
             return f"the entry {item[key]!r:.80}"
@@ -155,7 +155,7 @@ def _called(item: Any) -> str:
 
 
 def version(text: str) -> tuple[Any, ...]:
-    """A semantic version so that it can be compared; 0.0.0 for what is none."""
+    """Return a semantic version as a tuple to compare; that of 0.0.0 for any other text."""
     match = _VERSION.fullmatch(text) if len(text) <= _LONGEST_VERSION else None
     if match is None:
         return (0, 0, 0, (1,))
@@ -164,7 +164,7 @@ def version(text: str) -> tuple[Any, ...]:
 
 
 def node(entry: Shape, topics: list[Shape]) -> Shape:
-    """An nsqd: of nsqlookupd's /nodes and /lookup, or of its own /info."""
+    """Return an nsqd from nsqlookupd's /nodes or /lookup, or from its own /info."""
     return {
         "remote_addresses": None,
         "remote_address": value(entry, "remote_address", str),
@@ -178,7 +178,7 @@ def node(entry: Shape, topics: list[Shape]) -> Shape:
 def topic(
     entry: Shape, address: str, hostname: str, now: int, left_out: Callable[[str], object]
 ) -> Shape:
-    """A topic of nsqd's /stats. ``now``: unix seconds, for how long clients are connected.
+    """Return a topic of nsqd's /stats. ``now``: unix seconds, for the age of connections.
 
     ``left_out``: see ``each``.
     """
@@ -214,7 +214,7 @@ def channel(
     now: int,
     left_out: Callable[[str], object],
 ) -> Shape:
-    """A channel of nsqd's /stats."""
+    """Return a channel of nsqd's /stats."""
     depth, backend = value(entry, "depth", int), value(entry, "backend_depth", int)
     clients = None
     if entry.get("clients") is not None:
@@ -248,7 +248,7 @@ def _client(entry: Shape, address: str, now: int) -> Shape:
 
 
 def latency(entry: Shape) -> Shape | None:
-    """The end-to-end latency of a topic or channel on one nsqd, in ns; None without the key."""
+    """Return the end-to-end latency of a topic or channel on one nsqd, in ns; None if missing."""
     found = entry.get("e2e_processing_latency")
     if found is None:
         return None

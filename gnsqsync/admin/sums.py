@@ -1,6 +1,6 @@
-"""Topics and channels of several nsqds as one, as nsqadmin adds them up.
+"""Sums of topics and channels over several nsqds, by nsqadmin's rules.
 
-Knows the shapes; changes the totals that it is given. Knows nothing of where they come from.
+Knows the shapes, and changes the totals that it is given. Does not know the servers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _by_host = itemgetter("hostname")
 
 
 def new_topic(name: str) -> Shape:
-    """The total of no nsqd."""
+    """Return a total to which no topic was added yet."""
     return {
         "node": "",
         "hostname": "",
@@ -42,7 +42,7 @@ def new_topic(name: str) -> Shape:
 
 
 def new_channel(address: str, topic_name: str, name: str) -> Shape:
-    """The total of no nsqd; ``address`` is what it shows until something is added."""
+    """Return a total to which no channel was added yet. Until then it shows ``address``."""
     return {
         "node": address,
         "hostname": "",
@@ -57,10 +57,10 @@ def new_channel(address: str, topic_name: str, name: str) -> Shape:
 
 
 def add_topic(total: Shape, one: Shape) -> None:
-    """One nsqd's topic more in ``total``.
+    """Add one nsqd's topic to ``total``.
 
-    As with the real nsqadmin, a channel that is new to the total is the channel of the nsqd itself,
-    and the others are added to that.
+    A channel that is new to the total becomes part of it unchanged, and further ones are added to
+    it. The real nsqadmin does the same.
     """
     _add(total, one, _TOPIC)
     for channel in one["channels"] or ():
@@ -72,7 +72,7 @@ def add_topic(total: Shape, one: Shape) -> None:
 
 
 def add_channel(total: Shape, one: Shape) -> None:
-    """One nsqd's channel more in ``total``."""
+    """Add one nsqd's channel to ``total``."""
     _add(total, one, _CHANNEL)
     clients = [*(total["clients"] or ()), *(one["clients"] or ())]
     total["clients"] = sorted(clients, key=_by_host) or None
@@ -110,7 +110,7 @@ def _add_latency(total: Shape, one: Shape) -> None:
             merged = {"average": 0, "count": 0, "max": 0, "min": 0, "quantile": quantile}
             total["percentiles"] = [*(total["percentiles"] or ()), merged]
         merged["max"] = max(each["max"], merged["max"])
-        # Not the smallest: the real one takes the maximum of what is added last.
+        # This is not the minimum. The real nsqadmin compares the added maximum, too.
         merged["min"] = min(each["max"], merged["max"])
         merged["count"] += each["count"]
         share = each["count"] / merged["count"] if merged["count"] else 0

@@ -1,7 +1,7 @@
-"""What is wrong with a topic, as far as its counts and rates tell it. Pure.
+"""Troubles of a topic, found in its counts and rates. Pure.
 
-nsqd does not say whether a consumer is in backoff, nor how old a message is; what can be told is
-whether messages wait and nobody takes them.
+nsqd does not tell the age of a message, or that a consumer is in backoff. Its figures do tell that
+messages wait and no consumer takes them.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ __all__ = [
     "topic_row",
 ]
 
-# Channels that the tools for dead letters make. Nobody consumes them for long.
+# Channels that the tools for dead letters make. They have consumers only while a tool runs.
 LETTER_CHANNELS = (CHANNEL, OLD_CHANNEL)
 _LETTERS = re.compile(r"(.+)[-._](?:dead|dead[-._]?letters?|dlq)(?:#ephemeral)?", re.IGNORECASE)
 
-# Requeues a second, and their share of the messages that leave, from which on they are told.
+# Lower bounds of a trouble: timeouts or requeues a second, and requeues per finished message.
 _SOME = 0.05
 _SHARE_OF_REQUEUES = 0.1
-# Seconds to drain until it is told.
+# Seconds to drain, above which a channel has a trouble.
 _LONG = 3600.0
 
 
 class Level(IntEnum):
-    """How much a row needs a look."""
+    """Severity of a trouble. The highest one sorts first."""
 
     GOOD = 0
     NOTE = 1
@@ -49,14 +49,14 @@ class Level(IntEnum):
 
 
 class Trouble(NamedTuple):
-    """``text`` is short and names the channel where there is one."""
+    """A trouble of a topic or channel. The short ``text`` names the channel, if any."""
 
     level: Level
     text: str
 
 
 class ChannelRow(NamedTuple):
-    """``drain``: seconds until nothing waits, inf when that does not shrink, None if not known."""
+    """A channel. ``drain``: seconds until it is empty, inf if never, None if not known."""
 
     name: str
     figures: ChannelFigures
@@ -66,10 +66,10 @@ class ChannelRow(NamedTuple):
 
 
 class TopicRow(NamedTuple):
-    """``slowest``: the channel where most messages wait. ``waiting``: there and in the topic.
+    """A topic. ``slowest``: its deepest channel. ``waiting``: depth of topic and ``slowest``.
 
-    ``away``: nsqds that have the topic by nsqlookupd's list, and have not answered. What they have
-    is in no figure. ``letters_of``: the topic whose dead letters these are, or "".
+    ``away``: nsqds that nsqlookupd lists for the topic and that have not answered. Their messages
+    are in no figure. ``letters_of``: the topic whose dead letters these are, or "".
     """
 
     name: str
@@ -85,24 +85,24 @@ class TopicRow(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """True if some nsqd has answered for the topic."""
+        """True if an nsqd has answered for the topic."""
         return self.figures.nodes > 0
 
 
 def names_letters_of(name: str) -> str | None:
-    """The topic, or the topic and a channel of it, that a name such as ``orders-dead`` begins with.
+    """Return the first part of a name such as ``orders-dead``: a topic, or topic and channel.
 
-    Return None for a name that is not one of a topic for dead letters.
+    Return None if the name is not that of a topic for dead letters.
     """
     found = _LETTERS.fullmatch(name)
     return None if found is None else found[1]
 
 
 def letters_of(name: str, topics: Mapping[str, TopicFigures]) -> str:
-    """The topic whose dead letters are in the topic ``name``; "" if these are other messages.
+    """Return the topic whose dead letters are in the topic ``name``, or "" for other messages.
 
-    The name decides, if there is a topic that it begins with. Without that topic it decides if no
-    channel but those of the tools is there.
+    The name decides if the topic in its first part exists. Otherwise it decides only if ``name``
+    has no channels except those of the tools.
     """
     owner = names_letters_of(name)
     if owner is None:
@@ -128,7 +128,7 @@ def channel_row(
 ) -> ChannelRow:
     """``rates`` and ``before`` are None at the first look.
 
-    ``is_idle``: all consumers were asked, and have RDY 0. ``has_letters``: the messages are dead
+    ``is_idle``: True if all consumers have RDY 0. ``has_letters``: True if the messages are dead
     letters, which wait for a person.
     """
     known = rates if rates is not None else Rates()
@@ -164,7 +164,7 @@ def _of_channel(
         level = Level.BAD if figures.depth else Level.NOTE
         found.append(Trouble(level, f"{name} has no consumers"))
     elif figures.is_stuck and (is_idle or was_stuck):
-        # Consumers that are there and want nothing have sent RDY 0, as in backoff.
+        # Consumers that are connected and take nothing have sent RDY 0, as in backoff.
         found.append(Trouble(Level.BAD, f"{name}: consumers take nothing (RDY 0 or backoff)"))
     if rates.timed_out >= _SOME:
         found.append(Trouble(Level.WARNING, f"{name}: {rates.timed_out:,.1f} time-outs/s"))
@@ -187,9 +187,9 @@ def topic_row(
     away: Collection[str] = (),
     letters_of: str = "",
 ) -> TopicRow:
-    """``rates`` and ``before`` are None at the first look. ``idle``: channels with RDY 0 only.
+    """Return the row of a topic. ``rates`` and ``before`` are None at the first look.
 
-    ``away`` and ``letters_of``: see TopicRow.
+    ``idle``: channels whose consumers have RDY 0. ``away`` and ``letters_of``: see TopicRow.
     """
     channels = tuple(
         channel_row(
@@ -232,7 +232,7 @@ def topic_row(
 
 
 def _of_nodes(nodes: int, away: Collection[str]) -> list[Trouble]:
-    """``nodes``: nsqds that have answered for the topic."""
+    """Return the trouble of missing nsqds. ``nodes``: number of nsqds that have answered."""
     if away:
         level = Level.WARNING if nodes else Level.BAD
         text = "cannot be reached" if len(away) > 1 else f"{next(iter(away))} cannot be reached"

@@ -1,6 +1,6 @@
-"""Turns for other greenlets in long loops of nsqadmin.
+"""Pauses for other greenlets in long loops of nsqadmin.
 
-Knows no loop. On threads the interpreter gives turns by itself.
+Knows no loop. With threads the interpreter switches by itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def give_turn() -> None:
 
 
 def in_turns(items: Iterable[_T], every: int = 100) -> Iterator[_T]:
-    """Pass ``items`` on. Give a turn before each item whose number is divisible by ``every``."""
+    """Yield ``items``. Let other greenlets run before each item number divisible by ``every``."""
     for number, item in enumerate(items, 1):
         if number % every == 0:
             give_turn()

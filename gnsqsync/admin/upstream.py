@@ -1,7 +1,6 @@
-"""One nsqd or nsqlookupd as nsqadmin asks it: an answer is kept for a second, failures are in the
-words of the Go program.
+"""A client of one nsqd or nsqlookupd that keeps answers for a second. Failures are in Go's words.
 
-Knows requests, time-outs and the cache of one server. Knows nothing of what an answer says.
+Knows requests, timeouts and the cache of one server. Does not know the meaning of an answer.
 """
 
 from __future__ import annotations
@@ -23,29 +22,29 @@ from gnsqsync.http.transport import HTTPClient, HTTPKeywords
 
 __all__ = ["KEPT", "Failed", "Upstream", "failures"]
 
-# Seconds that an answer, or a failure, is given to others who ask the same.
+# Seconds for which an answer or a failure is returned to others who ask the same.
 KEPT = 1.0
 # The answer of a server that does not have the topic, the channel, or the nsqd.
 _NOT_THERE = re.compile(r'got response 404 [^"]*".*_NOT_FOUND')
 
 
-# Bytes of memory for each object of an answer: nsqadmin makes one with all keys of it, and a row.
+# Bytes of memory for each object of an answer. nsqadmin makes an object with all keys, and a row.
 _PER_OBJECT = 4000
-# Bytes of a server's own words in a warning.
+# Upper bound of a server's own text in a warning, in bytes.
 _MOST_WORDS = 1000
 
 
 class Failed(Exception):
-    """A server gave no answer that can be used; the text is for the warning."""
+    """A server gave no usable answer. The text is for the warning."""
 
 
 def failures(errors: Sequence[str]) -> list[str]:
-    """The texts of Failed without the answer that there is no such thing, which is no failure."""
+    """Return the texts without those of a 404, which is an answer and no failure."""
     return [text for text in errors if not _NOT_THERE.match(text)]
 
 
 class _NoAnswer(Failed):
-    """The server could not be reached, or was silent; ``why`` does not name what was asked."""
+    """The server could not be reached, or was silent. ``why`` does not contain the request."""
 
     def __init__(self, asked: str, why: str) -> None:
         super().__init__(f"{asked}: {why}")
@@ -59,17 +58,17 @@ class _Kept(NamedTuple):
 
 
 class Upstream(HTTPClient):
-    """One server, which is asked one thing at a time.
+    """A client of one server, with one request at a time.
 
     Args:
         address: ``host:port``.
         log: Gets the URL before each request.
-        timeout: Seconds that the server may be silent.
-        clock: Monotonic seconds.
-        options: As of HTTPClient.
+        timeout: Seconds for which the server may be silent.
+        clock: Returns monotonic seconds.
+        options: Further arguments of HTTPClient.
 
     Threads:
-        Any thread may call; those that ask the same share one request.
+        Any thread may call. Threads that ask the same share one request.
     """
 
     def __init__(
@@ -84,29 +83,31 @@ class Upstream(HTTPClient):
         keywords: HTTPKeywords = {"connect_timeout": 2.0, **options}  # type: ignore[typeddict-item]
         super().__init__(f"http://{address}", timeout=timeout, **keywords)
         self.address: str = address
-        # Without a password, for people.
+        # The address without a password, for texts.
         self.shown: str = shown(address)
         self._log = log
         self._clock = clock
-        # Held while the server is asked: that is what makes it one request at a time.
+        # Held during a request, so that there is one request at a time.
         self._turn = threading.Lock()
+        # Answers and failures by path and parameters. Replaced as a whole, so reads need no lock.
         self._kept: dict[str, _Kept] = {}
-        # The reason that the last request had no answer, while nobody shall wait for another one.
+        # The failure of a request without an answer. Until its time no other request is tried.
         self._no_answer: _Kept | None = None
+        # Number of changes. Answers that were kept before the last change are not used.
         self._writes = 0
 
     def get(self, path: str, **params: str) -> dict[str, Any]:
-        """The object that ``path`` answers, at most a second old; do not change it.
+        """Return the object that ``path`` answers, at most a second old. Do not change it.
 
-        Raises Failed, for a failure of the last second, too. A request that had no answer is a
-        failure of all that is asked for the next second, or for as long as it took: a page that
-        waits behind it waits once.
+        Raises Failed, also for a failure of the last second. After a request without an answer,
+        each further request fails for a second, or for the time that the request took. So a page
+        with several requests waits once.
         """
         asked = f"{path}?{urlencode(params)}" if params else path
         outcome = self._fresh(asked)
         if outcome is None:
             with self._turn:
-                # Whoever had the turn before may have asked the same.
+                # Another thread may have asked the same while this one waited for the lock.
                 outcome = self._fresh(asked) or self._refusal(asked)
                 outcome = outcome or self._poll(path, params, asked)
         if isinstance(outcome, str):
@@ -115,7 +116,7 @@ class Upstream(HTTPClient):
         return found
 
     def post(self, path: str, params: dict[str, str], body: bytes | None = None) -> None:
-        """Change something. Raises Failed. What was kept before is not given to anybody after."""
+        """Change the server's state. Raises Failed. Earlier answers are not used afterwards."""
         self.forget()
         try:
             with self._turn:
@@ -124,7 +125,7 @@ class Upstream(HTTPClient):
             self.forget()
 
     def forget(self) -> None:
-        """Ask anew from now on, also where a request is under way."""
+        """Drop kept answers, and the answer of a request that is under way."""
         self._writes += 1
 
     def _fresh(self, asked: str) -> Any:
@@ -134,7 +135,7 @@ class Upstream(HTTPClient):
         return kept.outcome
 
     def _refusal(self, asked: str) -> str | None:
-        """The failure of a server that has just not answered something else."""
+        """Return the failure if the server has just not answered another request, else None."""
         kept = self._no_answer
         if kept is None or kept.writes != self._writes or self._clock() >= kept.until:
             return None
@@ -166,7 +167,7 @@ class Upstream(HTTPClient):
         answer = self._exchange(method, path, params, body)
         client = None if isinstance(answer, NSQError) else self._https_client(answer)
         if client is not None:
-            # An nsqd with --tls-required: the same once more, as the Go program does.
+            # An nsqd with --tls-required is asked again by HTTPS, as the Go program does.
             url = f"{shown(client.url)}{path}{query}"
             answer = client._exchange(method, path, params, body)
         if isinstance(answer, NSQError):
@@ -179,14 +180,14 @@ class Upstream(HTTPClient):
     def _why(self, error: NSQError) -> str:
         cause = error.__cause__
         if isinstance(cause, ConnectionError) and cause.errno:
-            # The runtime's own text has the address in it once more.
+            # The text of ``cause`` would repeat the address.
             what = os.strerror(cause.errno).lower()
             if isinstance(cause, ConnectionRefusedError):
                 return f"dial tcp {self.shown}: connect: {what}"
             return what
         if isinstance(cause, TimeoutError):
             return "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
-        # It begins with the request, which the caller has said.
+        # The text begins with the request, which the caller adds itself.
         return str(error).rpartition(": ")[2]
 
     @staticmethod
@@ -194,9 +195,9 @@ class Upstream(HTTPClient):
         try:
             found = parse_json(content, per_object=_PER_OBJECT, loads=_loads)
             if b"\\ud" in content.lower():
-                # Half a pair of surrogates is no character, and could not be sent to anybody.
+                # Half a pair of surrogates is no character, and could not be encoded for an answer.
                 whole = json.dumps(found, ensure_ascii=False).encode("utf-8", "replace")
-                # The first objects go before the second ones come.
+                # The first objects are freed before the second ones are made.
                 found = None
                 found = json.loads(whole)
         except TooLarge as error:
@@ -224,5 +225,5 @@ def _finite(text: str) -> float:
 
 
 def _quoted(text: str) -> str:
-    """``text`` as Go's %q writes it."""
+    """Return ``text`` in the form of Go's %q."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\x7f")

@@ -1,6 +1,6 @@
-"""New messages of a topic, live: as server-sent events to a page, over a channel of its own.
+"""New messages of a topic as server-sent events for a page, over a channel of its own.
 
-Knows Readers, and which nsqds may be watched. How it looks is static/watch.js.
+Knows Readers, and the nsqds that may be watched. static/watch.js shows the messages.
 """
 
 from __future__ import annotations
@@ -28,32 +28,33 @@ from gnsqsync.stats import counted
 __all__ = ["Watches", "decoded", "is_raw"]
 
 _CHANNEL = "nsqadmin-watch-"
-# Watches at a time in one process. On threads a watch keeps one of the web server. Nobody knows how
-# many it has: two are the fewest of a server that has several.
+# Upper bound of watches in one process, on greenlets and on threads. On threads a watch occupies
+# a thread of the web server, which may have only two.
 _MOST_WATCHES = 20
 _MOST_ON_THREADS = 1
 # The Readers of all watches of this process. Single operations on a set are atomic.
 _watching: set[Reader] = set()
-# Messages that are unanswered at a time, and that are shown in each interval of seconds.
+# Upper bound of unanswered messages, upper bound of messages shown in an interval, and seconds of
+# an interval.
 _IN_FLIGHT = 100
 _MOST_SHOWN = 10
 _INTERVAL = 0.5
-# Seconds to wait for messages at a time.
+# Seconds for which one batch waits for messages.
 _WAIT = 0.1
-# Of a busier topic nsqd sends a sample of about so many messages a second.
+# Messages a second. For a busier topic nsqd sends a sample of about this rate.
 _SAMPLE = 500
-# Seconds between two looks at which nsqds have the topic and a channel of others.
+# Seconds between two checks of the nsqds that may be watched.
 _LOOK = 2.0
 _ONE_AT_A_TIME = (
     "This web server has one thread, and a watch would keep it. Serve nsqadmin by itself:"
     " gnsqsync nsqadmin."
 )
-# Bytes of a body that are shown, and characters of its headers.
+# Upper bound of a shown body in bytes, and of its headers in characters.
 _MOST_OF_BODY = 4096
 
 
 def is_raw(request: Request) -> bool:
-    """Return True if a page asks for the bytes as nsqd has them, with the envelope of headers."""
+    """Return True if a page asks for nsqd's bytes, with the envelope of headers."""
     return request.get("raw") == "1"
 
 
@@ -61,7 +62,7 @@ class Watches:
     """The watches of one nsqadmin.
 
     Threads:
-        A watch runs where the web server sends its answer.
+        A watch runs on the web server's thread that sends the answer.
     """
 
     def __init__(self, cluster: Cluster, overview: Overview, access: Access, log: Log) -> None:
@@ -69,17 +70,19 @@ class Watches:
         self._overview = overview
         self._access = access
         self._log = log
-        # Guards the two.
+        # Guards the two fields below.
         self._lock = threading.Lock()
+        # The Readers of this nsqadmin's watches.
         self._readers: set[Reader] = set()
+        # True after ``close``: no further watch begins.
         self._is_closed = False
 
     def routes(self) -> list[Route]:
-        """With paths below the base path."""
+        """Return the routes, with paths below the base path."""
         return [("GET", "/watch/:topic/events", self._events)]
 
     def close(self) -> None:
-        """End all watches; each ends on its own thread, soon."""
+        """End all watches. Each ends soon, on its own thread."""
         with self._lock:
             self._is_closed = True
             readers = list(self._readers)
@@ -88,7 +91,7 @@ class Watches:
 
     def _events(self, request: Request) -> Answer:
         (topic,) = request.path_values
-        # A watch makes a channel.
+        # A watch creates a channel, so it needs the rights of an action.
         why = self._access.to_act(request.environ) or self._access.to_post(request.environ)
         if why:
             raise HTTPFault(403, "FORBIDDEN")
@@ -115,7 +118,7 @@ class Watches:
             f"{_CHANNEL}{secrets.token_hex(4)}#ephemeral",
             nsqd_tcp_addresses=sorted(nsqds),
             max_in_flight=_IN_FLIGHT,
-            # It only looks, and gives nothing up.
+            # The watch must give up no message.
             max_attempts=0,
             observer=events,
             options=ConnectionOptions(sample_rate=0 if sample == 100 else sample),
@@ -130,7 +133,7 @@ class Watches:
             with reader:
                 yield from self._messages(topic, reader, events, nsqds, sample, raw)
             yield _event("end", "This nsqadmin ends.")
-        except NSQError as error:  # no nsqd lets us
+        except NSQError as error:  # No nsqd accepts the connection.
             yield _event("end", str(error))
         finally:
             _watching.discard(reader)
@@ -165,13 +168,13 @@ class Watches:
                 and events.connected_to
                 and (events.connected_to >= nsqds or now >= tick)
             ):
-                # From now on nothing is missed.
+                # From now on the watch misses no message.
                 has_begun = True
                 yield _event("began", {"sample": sample})
             if now < tick:
                 continue
             tick = now + _INTERVAL
-            # Also without messages: that is how a visitor who left is noticed.
+            # An event goes out even without messages, because only a write finds a closed page.
             yield _event("messages", {"messages": shown, "passed": passed})
             shown, passed = [], 0
             for line in events.notices():
@@ -184,26 +187,27 @@ class Watches:
                     return
 
     def _follow(self, topic: str, reader: Reader, nsqds: set[str]) -> str:
-        """Watch the nsqds that may be watched by now; why the watch ends, or ""."""
+        """Watch the nsqds that may be watched now. Return why the watch ends, or ""."""
         wanted, refused = self._nsqds(topic)
         for address in nsqds - wanted:
             reader.remove_nsqd(address)
         for address in wanted:
-            # Also one that was lost, now that it is known to have the topic.
+            # This also connects again to an nsqd that was lost, because it has the topic.
             reader.add_nsqd(address)
         nsqds.clear()
         nsqds |= wanted
         return "" if wanted else "\n".join(refused) or "No nsqd has this topic any more."
 
     def _nsqds(self, topic: str) -> tuple[set[str], list[str]]:
-        """The TCP addresses of nsqds that may be watched, and why others may not."""
+        """Return the TCP addresses of nsqds that may be watched, and why others may not."""
         try:
             nodes, errors = self._cluster.having(topic)
             stats, stages = self._cluster.topic(topic)
         except AllFailed as error:
             return set(), [] if error.is_missing else str(error).splitlines()
         refused = failures([*errors, *(line for stage in stages for line in stage)])
-        # A topic keeps its messages until it has a channel. One of ours would take them.
+        # A topic keeps its messages until its first channel, and the watch's channel would take
+        # them.
         kept = {
             node["node"]
             for node in stats["nodes"] or ()
@@ -227,13 +231,13 @@ class Watches:
         return found, refused
 
     def _sample(self, topic: str) -> int:
-        """Percent of the messages that nsqd is to send."""
+        """Return the percent of the messages that nsqd shall send."""
         row = self._overview.picture(0.0).topic(topic)
         rate = row.incoming if row else 0.0
         return 100 if rate <= _SAMPLE else max(1, int(100 * _SAMPLE / rate))
 
     def _enter(self, reader: Reader, most: int) -> str:
-        """Count a watch. Return why there can be no more than ``most`` in this process, or ""."""
+        """Register a watch. Return "", or why it may not begin: ``most`` is the limit."""
         _watching.add(reader)
         if len(_watching) > most:
             _watching.discard(reader)
@@ -248,9 +252,9 @@ class Watches:
 
 
 class _Events(Observer):
-    """Which nsqds are connected, and lines for people: why others are not.
+    """The connected nsqds, and lines for people with the reason why others are not connected.
 
-    Nothing is dialled again by itself: to subscribe makes a topic that was deleted anew.
+    A lost nsqd is not dialled again, because a SUB would create a deleted topic anew.
     """
 
     def __init__(self, lines: list[str]) -> None:
@@ -259,24 +263,24 @@ class _Events(Observer):
         self._lines = lines
 
     def connected(self, nsqd_address: str) -> None:
-        """Called on a reading thread."""
+        """Note the nsqd. Called on a reading thread."""
         self.connected_to.add(nsqd_address)
 
     def lost(self, nsqd_address: str, reason: Exception) -> None:
-        """Called on a reading thread."""
+        """Forget the nsqd and note the reason. Called on a reading thread."""
         if self.reader is not None:
             self.reader.remove_nsqd(nsqd_address)
-        # append and the swap in notices() are atomic.
+        # The append here and the swap in notices() are atomic, so they need no lock.
         self._lines.append(f"{nsqd_address}: {reason}")
 
     def notices(self) -> list[str]:
-        """What there is to say since the last call."""
+        """Return the lines since the last call."""
         lines, self._lines = self._lines, []
         return lines
 
 
 def _most_watches(environ: Mapping[str, Any]) -> int:
-    """Return the most watches of this process: a site goes on however many pages are open."""
+    """Return the limit of watches in this process, which leaves threads for other requests."""
     monkey = sys.modules.get("gevent.monkey")
     if monkey is not None and monkey.is_module_patched("threading"):
         return _MOST_WATCHES
@@ -314,13 +318,13 @@ def _one_line(value: str) -> str:
 
 
 def decoded(body: bytes, *, is_whole: bool = True) -> tuple[str, str]:
-    """``("json" | "text" | "hex", text)`` of the first bytes of a body, or of all of them."""
+    """Return ``("json" | "text" | "hex", text)`` for a body, or for its first bytes."""
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
         if is_whole or error.start < len(body) - 3:
             return "hex", _dump(body)
-        # Cut within a character.
+        # The cut is within a character.
         text = body[: error.start].decode()
     if any(not character.isprintable() and character not in "\t\r\n" for character in text):
         return "hex", _dump(body)
@@ -333,7 +337,7 @@ def decoded(body: bytes, *, is_whole: bool = True) -> tuple[str, str]:
 
 
 def _dump(body: bytes) -> str:
-    """Sixteen bytes a line, in hex and as far as they are ASCII."""
+    """Return lines of sixteen bytes, in hex and in ASCII."""
     lines = []
     for start in range(0, len(body), 16):
         row = body[start : start + 16]

@@ -13,10 +13,10 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0 done, 1 failed, 2 wrong usage.
+    """Run one command. Return the exit code: 0 done, 1 failed, 2 wrong usage.
 
-    ``nsqd``, ``nsqlookupd`` and ``nsqadmin`` take the flags of the Go programs as they are, and
-    need neither click nor rich.
+    ``nsqd``, ``nsqlookupd`` and ``nsqadmin`` take the flags of the Go programs, and need neither
+    click nor rich.
     """
     if argv is None:
         become_first_process(sys.argv[1:])

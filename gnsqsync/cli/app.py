@@ -1,6 +1,6 @@
-"""The command group: which commands there are, and how their errors become exit codes.
+"""The command group: its commands, and the exit codes of their errors.
 
-Knows the names of the modules, which are loaded when their command is called.
+Knows the names of the modules. Each is loaded when its command is called.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from gnsqsync import __version__
 from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.service.output import drop_unwritten, mention, send_nowhere
 
-# Name of a command -> its module, in which the click command has the same name (with _ for -), and
-# what the list of commands says of it: the list loads no module.
+# Name of a command -> its module and its line in the list of commands, which loads no module. The
+# click command in the module has the same name, with _ for -.
 COMMANDS = {
     "demo": ("gnsqsync.cli.demo", "See NSQ at work: two servers, publishers and a consumer."),
     "cluster": ("gnsqsync.cli.cluster", "Run nsqlookupd, two nsqds and nsqadmin."),
@@ -36,7 +36,7 @@ COMMANDS = {
     "compact": ("gnsqsync.cli.compact", "Merge the small files of an archive."),
     "replay": ("gnsqsync.cli.replay", "Publish messages of an archive again, with Spark."),
     "rollup": ("gnsqsync.cli.rollup", "Count an archive by topic and minute, with Spark."),
-    "report": ("gnsqsync.cli.report", "Draw what rollup counted."),
+    "report": ("gnsqsync.cli.report", "Draw the counts of rollup."),
     "spark-log": (
         "gnsqsync.cli.spark_log",
         "List, publish again or delete logs of Spark's queries.",
@@ -44,7 +44,7 @@ COMMANDS = {
     "spark-script": ("gnsqsync.cli.spark_script", "Print the path of the script for spark-submit."),
 }
 
-# Handled before click sees them (gnsqsync.cli.main); here for the list of commands.
+# Commands that gnsqsync.cli.main handles before click. They are here for the list of commands.
 SERVERS = {
     "nsqd": "Run the embedded nsqd, for development and tests.",
     "nsqlookupd": "Run the embedded nsqlookupd, for development and tests.",
@@ -56,7 +56,7 @@ _ASKS_FOR_HELP = "gnsqsync.help"
 
 
 class Commands(click.Group):
-    """Loads a command's module when it is asked for: ``pub`` need not import what ``stat`` does."""
+    """A group that loads the module of a command when the command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.commands]
@@ -82,14 +82,14 @@ class Commands(click.Group):
             return super().invoke(ctx)
 
 
-# Commands that only show something: their work is done when nobody looks any more.
+# Commands that only show something. Their work is done when their output has no reader any more.
 _SHOWING = {"tail", "stat", "health", "dead-letters", "spark-log", "spark-script"}
 
 
 class ReaderLeft(Exception):
-    """Nobody reads our output any more, as after ``gnsqsync stat orders | head -3``.
+    """The output has no reader any more, as after ``gnsqsync stat orders | head -3``.
 
-    ``command``: the command that was cut short; None for a help page and the like.
+    ``command``: the command that was cut short, or None for a help page and the like.
     """
 
     def __init__(self, command: str | None) -> None:
@@ -99,7 +99,7 @@ class ReaderLeft(Exception):
 
 @contextmanager
 def _broken_pipe_kept(ctx: click.Context | None = None) -> Iterator[None]:
-    # click ends a program whose pipe is broken with exit code 1.
+    # click itself would end the program with exit code 1 after a broken pipe.
     try:
         yield
     except BrokenPipeError as error:
@@ -109,7 +109,7 @@ def _broken_pipe_kept(ctx: click.Context | None = None) -> Iterator[None]:
 
 
 def _names() -> dict[str, click.Command]:
-    """Every command with its help, unloaded: for the list, and for "did you mean"."""
+    """Return every command with its help, unloaded, for the list and for "did you mean"."""
     texts = {name: text for name, (_, text) in COMMANDS.items()}
     return {name: click.Command(name, help=text) for name, text in {**texts, **SERVERS}.items()}
 
@@ -130,18 +130,18 @@ def gnsqsync() -> None:
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Run a command; every foreseen error is one sentence on stderr and a return value."""
+    """Run a command. Return its exit code, after one sentence on stderr for a foreseen error."""
     try:
         code = gnsqsync.main(list(arguments), prog_name="gnsqsync", standalone_mode=False)
         drop_unwritten()
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
-        with suppress(OSError):  # standard error has no reader
+        with suppress(OSError):  # Standard error may have no reader.
             error.show()
         return error.exit_code
     except ConfigError as error:
         _complain(error)
-        # A name, address or option of the caller's is wrong; or all is well, and a package missing.
+        # A missing package is a failure (1). A wrong name, address or option is wrong usage (2).
         return 1 if isinstance(error.__cause__, ImportError) else 2
     except NSQError as error:
         _complain(error)

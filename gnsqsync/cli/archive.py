@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """A line on stderr every few seconds in which something was archived."""
+    """A progress line on stderr, at most one every few seconds, after batches with messages."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
@@ -50,7 +50,7 @@ class Progress:
 
 
 def counts_text(counts: Counts) -> str:
-    """What was done, in a few words."""
+    """Return the counts in a few words."""
     twice = f", {counts.duplicates:,} came twice" if counts.duplicates else ""
     batches = "batch" if counts.batches == 1 else "batches"
     return f"{counted(counts.rows, 'message')} in {counts.batches:,} {batches}{twice}"
@@ -182,7 +182,7 @@ def archive(
         "checkpoint": checkpoint,
         "max_messages": max_messages,
     }
-    # Report errors before Spark starts.
+    # Wrong options are reported before Spark starts.
     check(topics, path, **query_options)
     latest = Counts()
     progress = Progress(as_json)
@@ -209,7 +209,7 @@ def archive(
     stop = Flag()
     began = time.monotonic()
     if format == "delta" and not submitted():
-        # To spark-submit the user says it, with the package.
+        # Under spark-submit the user gives these settings together with Delta's package.
         options["conf"] = SETTINGS | options["conf"]
     with job_session("gnsqsync archive", options, verbose=verbose) as spark:
         with spark_errors(verbose), Signals(stop.set) as signals:
@@ -227,7 +227,7 @@ def archive(
             )
             compact_at = time.monotonic() + compact_every
             while not query.awaitTermination(1) and not stop.is_set():
-                # Beside the batches, and also when there are none: a quiet hour is merged, too.
+                # Merges run beside the batches, and even without batches, for the last busy hour.
                 if compact_every and time.monotonic() >= compact_at:
                     merged += merge_small_files()
                     compact_at = time.monotonic() + compact_every
@@ -252,5 +252,5 @@ def archive(
             f"archived {counts_text(latest)} in {seconds:.1f} s:"
             f" {rate_text(latest.rows, seconds, 'messages')}"
         )
-    # Without --once only a signal ends it, so a service manager must not see a failure.
+    # Without --once a signal is the normal end, so a service manager must not see a failure.
     return 128 + signals.received if once and signals.received is not None else 0

@@ -1,6 +1,6 @@
-"""``gnsqsync cluster``: nsqlookupd, nsqds and nsqadmin, until one of them or the user ends.
+"""``gnsqsync cluster``: nsqlookupd, nsqds and nsqadmin, until the user or the end of one ends all.
 
-Knows which ports NSQ uses. The servers are processes of their own.
+Knows the ports of NSQ. The servers are processes of their own.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = ["cluster"]
 
-# Those of NSQ's documentation. The first nsqd's; a further one has the next two.
+# Default ports of NSQ's documentation. Each further nsqd has the next two ports.
 NSQD_PORT = 4150
 LOOKUPD_PORT = 4160
 NSQADMIN_PORT = 4171
-# Ports of nsqds would reach those of nsqlookupd.
+# Upper bound of nsqds. The ports of one more would be those of nsqlookupd.
 MOST_NSQDS = (LOOKUPD_PORT - NSQD_PORT) // 2
 
 
@@ -47,9 +47,9 @@ Exit codes: 0 stopped by a signal; 1 a server did not start, or ended by itself;
     show_default=True,
     type=click.IntRange(1, MOST_NSQDS),
     metavar="N",
-    help="How many nsqds.",
+    help="Number of nsqds.",
 )
-@click.option("--free-ports", is_flag=True, help="Ports that are free, instead of NSQ's own.")
+@click.option("--free-ports", is_flag=True, help="Use free ports instead of NSQ's own.")
 @click.option(
     "--data-path",
     type=click.Path(file_okay=False),
@@ -64,7 +64,7 @@ Exit codes: 0 stopped by a signal; 1 a server did not start, or ended by itself;
     metavar="N",
     help="Messages in memory for each topic and channel; more go to disk.",
 )
-@click.option("--no-admin", is_flag=True, help="Without nsqadmin, and so without its extra.")
+@click.option("--no-admin", is_flag=True, help="Start no nsqadmin. Its extra is not needed then.")
 def cluster(
     count: int, free_ports: bool, data_path: str | None, mem_queue_size: int, no_admin: bool
 ) -> int:
@@ -91,7 +91,7 @@ def cluster(
             program = str(error).partition(" ")[0]
             raise click.ClickException(f"{program} did not start: {text}") from None
         with _told_of_children(ended):
-            # One may have ended before we were told of it.
+            # A server may have ended before the handler was set.
             if signals.received is None and all(server.is_running for server in servers):
                 while not ended.wait(math.inf):
                     pass
@@ -113,7 +113,7 @@ def _start(
     mem_queue_size: int,
     with_admin: bool,
 ) -> list[ServerProcess]:
-    """Start all and say where they are; ``stack`` ends them. ServerFailed."""
+    """Start all servers and print their addresses. ``stack`` ends them. ServerFailed."""
     from gnsqsync.embedded import Nsqd, Nsqlookupd
 
     def at(port: int) -> str:
@@ -148,7 +148,7 @@ def _start(
 
 
 def say_where(lookupd_tcp: str, lookupd_http: str, nsqds: list[Nsqd], admin: str) -> None:
-    """The addresses, and what to write in a program."""
+    """Print the addresses, and the lines to write in a program."""
     click.echo(f"nsqlookupd  {lookupd_tcp}  http://{lookupd_http}")
     for nsqd in nsqds:
         click.echo(f"nsqd        {nsqd.tcp_address}  http://{nsqd.http_address}")
@@ -163,7 +163,7 @@ def say_where(lookupd_tcp: str, lookupd_http: str, nsqds: list[Nsqd], admin: str
 
 @contextlib.contextmanager
 def _told_of_children(ended: Flag) -> Iterator[None]:
-    """While it is entered, the end of a server sets ``ended``."""
+    """Set ``ended`` when a server ends inside of the block."""
     before = signal.signal(signal.SIGCHLD, lambda *_: ended.set())
     try:
         yield

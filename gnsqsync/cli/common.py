@@ -1,6 +1,6 @@
-"""What the commands share: address and connection options, signals, progress, number formats.
+"""Shared parts of the commands: address and connection options, signals, progress, formats.
 
-Knows the terminal. Knows nothing of single commands.
+Knows the terminal. Knows no single command.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from gnsqsync.stats import counted
 Command = TypeVar("Command", bound=Callable[..., Any])
 Self = TypeVar("Self", bound="Scope")
 
-# How often a job that is not on a terminal says how far it is, in seconds.
+# Seconds between two progress lines of a job that is not on a terminal.
 PLAIN_INTERVAL = 5.0
-# How many servers a sentence names.
+# Upper bound of servers that a sentence names.
 _NAMED = 5
 
 
 def nsqd_option() -> Callable[[Command], Command]:
-    """``--nsqd-tcp-address``, repeatable."""
+    """Return the repeatable option ``--nsqd-tcp-address``."""
     return click.option(
         "--nsqd-tcp-address",
         "-t",
@@ -49,7 +49,7 @@ def nsqd_option() -> Callable[[Command], Command]:
 
 
 def nsqd_http_option() -> Callable[[Command], Command]:
-    """``--nsqd-http-address``, repeatable."""
+    """Return the repeatable option ``--nsqd-http-address``."""
     return click.option(
         "--nsqd-http-address",
         "-H",
@@ -61,7 +61,7 @@ def nsqd_http_option() -> Callable[[Command], Command]:
 
 
 def lookupd_option() -> Callable[[Command], Command]:
-    """``--lookupd-http-address``, repeatable."""
+    """Return the repeatable option ``--lookupd-http-address``."""
     return click.option(
         "--lookupd-http-address",
         "-l",
@@ -73,7 +73,7 @@ def lookupd_option() -> Callable[[Command], Command]:
 
 
 def asked(addresses: Sequence[str]) -> str:
-    """Which servers were asked, in brackets: the first ones, and how many more."""
+    """Return the asked servers in brackets: the first ones, and the number of further ones."""
     more = len(addresses) - _NAMED
     names = ", ".join(addresses[:_NAMED])
     return f"(asked: {names}{f' and {more} more' if more > 0 else ''})"
@@ -116,22 +116,22 @@ def _with(options: Sequence[Callable[[Command], Command]], command: Command) -> 
 
 
 def connection_options(command: Command) -> Command:
-    """TLS, AUTH, compression and ``--verbose``; ``connection_keywords`` takes them out again."""
+    """Add TLS, AUTH, compression and ``--verbose`` to a command, for ``connection_keywords``."""
     return _with(_CONNECTION_OPTIONS, command)
 
 
 def http_options(command: Command) -> Command:
     """Add TLS and ``--verbose`` to a command that asks HTTP APIs only, for ``http_keywords``.
 
-    There is no ``--tls``: an https address is asked over TLS, and so is an nsqd that demands it.
+    There is no ``--tls``: an https address, or an nsqd that demands TLS, is asked over TLS anyway.
     """
     return _with(_HTTP_OPTIONS, command)
 
 
 def connection_keywords(options: dict[str, Any]) -> dict[str, Any]:
-    """Keyword options of Reader and Writer from what ``connection_options`` added to a command.
+    """Return keywords of Reader and Writer from the options of ``connection_options``.
 
-    Takes them out of ``options`` and sets up logging for ``--verbose``.
+    Remove these options from ``options``, and set up logging for ``--verbose``.
     """
     return {
         **http_keywords(options),
@@ -143,9 +143,9 @@ def connection_keywords(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def http_keywords(options: dict[str, Any]) -> dict[str, Any]:
-    """Keyword options of NsqdHTTP and LookupdHTTP from what ``http_options`` added to a command.
+    """Return keywords of NsqdHTTP and LookupdHTTP from the options of ``http_options``.
 
-    Takes them out of ``options`` and sets up logging for ``--verbose``.
+    Remove these options from ``options``, and set up logging for ``--verbose``.
     """
     show_log(options.pop("verbose"))
     return {
@@ -157,26 +157,26 @@ def http_keywords(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def show_log(verbose: bool) -> None:
-    """The library's log on stderr: warnings, or with ``verbose`` everything.
+    """Show the library's log on stderr: warnings, or with ``verbose`` everything.
 
-    If a module of the user has configured logging, that stays as it is.
+    Logging that a module of the user has configured stays unchanged.
     """
     make_readable()
     if verbose:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(Lines())
         logging.basicConfig(level=logging.DEBUG, handlers=[handler])
-        # urllib3 tells each connection and request, and retries of its own, at DEBUG.
+        # At DEBUG urllib3 logs each connection and request, and its own retries.
         logging.getLogger("urllib3").setLevel(logging.WARNING)
 
 
 def raw_option(help: str) -> Callable[[Command], Command]:
-    """``--raw``, for commands that open envelopes without it."""
+    """Return the option ``--raw``, for commands that open envelopes without it."""
     return click.option("--raw", is_flag=True, help=help)
 
 
 def reader_addresses(nsqds: tuple[str, ...], lookupds: tuple[str, ...]) -> dict[str, Any]:
-    """The address options of a Reader; the local nsqd when none is given."""
+    """Return the address options of a Reader, with the local nsqd if no address is given."""
     return {
         "nsqd_tcp_addresses": list(nsqds) if nsqds or lookupds else ["127.0.0.1:4150"],
         "lookupd_http_addresses": list(lookupds),
@@ -184,7 +184,7 @@ def reader_addresses(nsqds: tuple[str, ...], lookupds: tuple[str, ...]) -> dict[
 
 
 class Number(click.FloatRange):
-    """A range of floats without nan, which for click is in all of them."""
+    """A range of floats that refuses nan, which click accepts in every range."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -197,7 +197,7 @@ class Number(click.FloatRange):
 
 
 class Scope:
-    """``with`` as a start and an end; each does nothing unless a subclass says what."""
+    """A context manager with ``begin`` and ``end``, which do nothing by default."""
 
     def begin(self) -> None:
         pass
@@ -214,7 +214,7 @@ class Scope:
 
 
 class SignalScope(Scope):
-    """While it is entered, each signal that ends a program calls ``_handle``."""
+    """A context manager in which each signal that ends a program calls ``_handle``."""
 
     def __init__(self) -> None:
         self._handlers = ExitStack()
@@ -230,11 +230,11 @@ class SignalScope(Scope):
 
 
 class Signals(SignalScope):
-    """While it is entered: the first signal calls ``stop``, the second ends at once.
+    """A context manager in which the first signal calls ``stop``, and the second ends at once.
 
-    SIGHUP counts only as a first one. ``stop`` runs in the signal handler, so it must only set
-    something. ``force`` ends what would outlive the process. ``received`` is the signal's number,
-    or None.
+    SIGHUP counts only as a first signal. ``stop`` runs in the signal handler, so it must only set a
+    flag. ``force`` ends child processes that would outlive this one. ``received`` is the signal's
+    number, or None.
     """
 
     def __init__(
@@ -261,7 +261,7 @@ class Signals(SignalScope):
 
 
 class Flag:
-    """Set once, waited for with a timeout; may be set in a signal handler."""
+    """An event to wait for with a timeout. A signal handler may set it."""
 
     def __init__(self) -> None:
         self._future: Future[None] = Future()
@@ -274,13 +274,13 @@ class Flag:
         return self._future.done()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it was set before ``seconds`` were over, or a day."""
-        # wait() cannot take infinity.
+        """Wait ``seconds``, a day at most, until the flag is set. Return True if it is set."""
+        # wait() does not accept infinity.
         return bool(wait([self._future], min(seconds, 86400.0)).done)
 
 
 class Counting(Scope):
-    """How far a job is, on stderr: a bar on a terminal, elsewhere a line every few seconds."""
+    """The progress of a job on stderr: a bar on a terminal, else a line every few seconds."""
 
     def __init__(self, what: str, total: int | None, *, quiet: bool = False) -> None:
         self._what = what
@@ -307,11 +307,11 @@ class Counting(Scope):
 
     def end(self) -> None:
         if self._bar is not None:
-            with contextlib.suppress(OSError):  # the terminal is gone
+            with contextlib.suppress(OSError):  # The terminal may be gone.
                 self._bar.stop()
 
     def advance(self, amount: int, note: str) -> None:
-        """``amount`` more of the total is done; ``note`` says it in the user's terms."""
+        """Add ``amount`` to the done part of the total. ``note`` shows it in the user's terms."""
         self._done += amount
         if self._bar is not None:
             self._bar.update(self._task, advance=amount, note=note)
@@ -324,14 +324,14 @@ class Counting(Scope):
 
 
 def print_json(value: object) -> None:
-    """One line of JSON on stdout. CannotWrite when that is full."""
+    """Print one line of JSON on stdout. CannotWrite if the disk behind stdout is full."""
     with told_when_full(sys.stdout):
         click.echo(json.dumps(value))
         sys.stdout.flush()
 
 
 def size_text(count: int) -> str:
-    """Bytes as people read them."""
+    """Return a number of bytes for people."""
     size = float(count)
     for unit in ("bytes", "kB", "MB"):
         if size < 1000:
@@ -341,5 +341,5 @@ def size_text(count: int) -> str:
 
 
 def rate_text(count: int, seconds: float, unit: str) -> str:
-    """``count`` per second; nothing when the time is too short to mean anything."""
+    """Return ``count`` per second, or ``count`` alone if ``seconds`` is 0."""
     return f"{count / seconds:,.0f} {unit}/s" if seconds > 0 else f"{count:,} {unit}"

@@ -1,4 +1,4 @@
-"""``gnsqsync compact``: the small files of an archive merged into larger ones."""
+"""``gnsqsync compact``: merge the small files of an archive into larger ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gnsqsync consume``: run a handler of yours as a consumer."""
+"""``gnsqsync consume``: run a handler of the user as a consumer."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ if TYPE_CHECKING:
 
 
 def import_module(name: str, ctx: click.Context) -> ModuleType:
-    """Import a module of the caller, also from the working directory.
+    """Import a module of the user. The working directory is searched, too.
 
-    The error says where it fails. With ``--reload`` the command waits for a change of its files.
+    The error says where the import fails. With ``--reload`` the command then waits for a change of
+    the files.
     """
     if "" not in sys.path:
         sys.path.insert(0, "")
@@ -52,7 +53,7 @@ def import_module(name: str, ctx: click.Context) -> ModuleType:
     except ModuleNotFoundError as error:
         raise click.BadParameter(f"cannot import {name!r}: {error}") from None
     except (ImportError, SyntaxError) as error:
-        # Where it happened in the caller's files; the first frame is ours.
+        # Only frames in the user's files are shown. The first frame is ours.
         frames = traceback.extract_tb(error.__traceback__)[1:]
         theirs = [frame for frame in frames if "importlib" not in frame.filename]
         lines = "".join(traceback.format_list(theirs) + traceback.format_exception_only(error))
@@ -60,7 +61,7 @@ def import_module(name: str, ctx: click.Context) -> ModuleType:
 
 
 def import_observer(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Import the module, to say where it fails; ``make_observer`` says what else is wrong."""
+    """Import the module, to report the failure of an import. ``make_observer`` checks the rest."""
     module_name, colon, _ = (value or "").partition(":")
     if module_name.startswith("."):
         raise click.BadParameter(f"{value!r} is not of the form package.module:function")
@@ -69,7 +70,7 @@ def import_observer(ctx: click.Context, param: click.Parameter, value: str | Non
     return value
 
 
-# ``--backoff`` as the Reader takes it.
+# Values of ``--backoff`` -> the Reader's argument.
 _BACKOFFS: dict[str, bool | str] = {
     "outages": True,
     "every-failure": "every_failure",
@@ -80,7 +81,7 @@ _BACKOFFS: dict[str, bool | str] = {
 def load_handler(
     ctx: click.Context, param: click.Parameter, value: str
 ) -> Callable[[Message], object]:
-    """The object that ``package.module:function`` names; the working directory is searched too."""
+    """Return the object with the name ``package.module:function``. See ``import_module``."""
     module_name, colon, path = value.partition(":")
     if not colon or not module_name or not path or module_name.startswith("."):
         raise click.BadParameter(f"{value!r} is not of the form package.module:function")
@@ -108,7 +109,7 @@ Example: gnsqsync consume orders invoices shop.jobs:make_invoice
          gnsqsync consume orders invoices shop.jobs:make_invoice --metrics-address 9150
          gnsqsync consume orders invoices shop.jobs:make_invoice --json | jq .finished
 
---json prints one object per process at its end, behind what the handler printed: topic, channel,
+--json prints one object per process at its end, after the handler's own output: topic, channel,
 pid, received, finished, requeued, gave_up, unanswered, handlers_at_work.
 
 Exit codes: 0 stopped by a signal, and every message was answered; 1 anything else; 2 wrong usage.
@@ -125,7 +126,7 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     show_default=True,
     type=click.IntRange(1),
     metavar="N",
-    help="How many threads run the handler.",
+    help="Number of threads that run the handler.",
 )
 @click.option(
     "--processes",
@@ -133,12 +134,12 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     show_default=True,
     type=click.IntRange(1),
     metavar="N",
-    help="How many processes, each with this concurrency. A killed one is replaced.",
+    help="Number of processes, each with this concurrency. A killed one is replaced.",
 )
 @click.option(
     "--reload",
     is_flag=True,
-    # The limit counts while the handler is imported.
+    # The callback of HANDLER reads this option, so it is parsed first.
     is_eager=True,
     help="Start again when a Python file changes.",
 )
@@ -146,7 +147,7 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     "--max-in-flight",
     type=click.IntRange(1),
     metavar="N",
-    help="Unanswered messages at a time, at most. [default: as --concurrency]",
+    help="Upper bound of unanswered messages. [default: the value of --concurrency]",
 )
 @click.option(
     "--max-attempts",
@@ -154,7 +155,7 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     show_default=True,
     type=click.IntRange(0),
     metavar="N",
-    help="Give a message up whose handler fails on this delivery or a later one; 0: never.",
+    help="Give up a message whose handler fails on this delivery or a later one; 0: never.",
 )
 @click.option(
     "--max-deliveries",
@@ -162,7 +163,7 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     show_default=True,
     type=click.IntRange(0),
     metavar="N",
-    help="Give a message up that was delivered more often, before the handler; 0: never.",
+    help="Give up a message that was delivered more often, without the handler; 0: never.",
 )
 @click.option(
     "--requeue-delay",
@@ -178,14 +179,13 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     show_default=True,
     type=click.Choice(["outages", "every-failure", "off"]),
     callback=lambda context, option, value: _BACKOFFS[value],
-    help="What pauses the consumer: failures of different messages that dominate; each failure;"
-    " nothing.",
+    help="Pause the consumer when most of different messages fail, after every failure, or never.",
 )
 @click.option(
     "--msg-timeout",
     type=float,
     metavar="SECONDS",
-    help="Seconds a handler may take. [default: as nsqd says]",
+    help="Seconds a handler may take. [default: nsqd's --msg-timeout]",
 )
 @click.option(
     "--time-limit",
@@ -204,19 +204,20 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     "--max-messages",
     type=int,
     metavar="N",
-    help="Stop a process that has handled so many messages; with --processes another one takes"
-    " its place, without it the program ends with 0. [default: no limit]",
+    help="Stop a process after N messages. With --processes another one takes its place; without"
+    " it the program ends with 0. [default: no limit]",
 )
 @click.option(
     "--max-memory",
     type=int,
     metavar="MB",
-    help="The same for one that uses so many megabytes. [default: no limit]",
+    help="Stop a process that uses more megabytes, in the same way. [default: no limit]",
 )
 @click.option(
     "--dead-letter-topic",
     metavar="TOPIC",
-    help="Publish given up messages there. Without this and the next they wait in nsqd.",
+    help="Publish given up messages to this topic. Without this option and --on-giving-up they"
+    " wait in nsqd.",
 )
 @click.option(
     "--on-giving-up", type=click.Choice(["discard"]), help="discard: finish given up messages."
@@ -224,40 +225,40 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
 @click.option(
     "--headers",
     is_flag=True,
-    help="Publish dead letters with their story in headers, so as envelopes; without it they are"
-    " published as they came.",
+    help="Publish dead letters as envelopes, with their story in headers. Without it they are"
+    " published unchanged.",
 )
 @raw_option(
-    "Give the handler the bytes as nsqd has them; without it message.headers and"
-    " message.body are those of the envelope, if there is one."
+    "Give the handler nsqd's bytes. Without it message.headers and message.body are those of the"
+    " envelope, if there is one."
 )
 @click.option(
-    # As Django's and Flask's commands call it.
+    # Django's and Flask's commands have the same name for the option.
     "--shutdown-timeout",
     "stop_timeout",
     default=30.0,
     show_default=True,
     type=Number(0),
     metavar="SECONDS",
-    help="How long running handlers may go on after the first signal.",
+    help="Seconds for which running handlers may go on after the first signal.",
 )
 @click.option(
     "--observer",
     callback=import_observer,
     metavar="MODULE:FUNCTION",
-    help="Called with topic and channel, returns the gnsqsync.Observer to tell.",
+    help="A function that is called with topic and channel and returns a gnsqsync.Observer.",
 )
 @click.option(
     "--metrics-address",
     metavar="[HOST:]PORT",
-    help="Serve metrics for Prometheus, /livez and /readyz there, on 127.0.0.1 without a host; with"
-    " --processes on this port and the next ones.",
+    help="Serve metrics for Prometheus, /livez and /readyz at this address; without a host on"
+    " 127.0.0.1, with --processes on this port and the next ones.",
 )
 @click.option(
     "--handler-limit",
     type=float,
     metavar="SECONDS",
-    help="/livez fails when a handler runs longer. [default: it may run for ever]",
+    help="/livez fails when a handler runs longer. [default: no limit]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the counts at the end as JSON.")
 @connection_options
@@ -319,7 +320,7 @@ def consume(
 
 
 def print_counts(readers: list[ReaderStats], ending: Ending) -> None:
-    """One object for the command's one Reader."""
+    """Print one object for the command's only Reader."""
     (stats,) = readers
     counts = {
         "topic": stats.topic,
@@ -336,11 +337,11 @@ def print_counts(readers: list[ReaderStats], ending: Ending) -> None:
 
 
 def handler_name(handler: Callable[[Message], object]) -> str:
-    """As in "shop.jobs:make_invoice"."""
+    """Return the name of a handler, such as "shop.jobs:make_invoice"."""
     owner = handler if hasattr(handler, "__qualname__") else type(handler)
     return f"{owner.__module__}:{owner.__qualname__}"
 
 
 def _say(text: str) -> None:
-    # Standard output is the handler's.
+    # Standard output belongs to the handler.
     mention(sys.stderr, text)

@@ -48,7 +48,8 @@ _channel = click.option(
     default=CHANNEL,
     show_default=True,
     metavar="CHANNEL",
-    help="Take them from this channel of TOPIC. The first channel gets what waits.",
+    help="Take the letters from this channel of TOPIC. The first channel of a topic gets the"
+    " messages that wait in it.",
 )
 _OPTIONS = (_channel, nsqd_option(), nsqd_http_option(), lookupd_option(), connection_options)
 

@@ -1,7 +1,7 @@
 """``gnsqsync demo``: two embedded nsqds, several publishers, one consumer, and a count at the end.
 
-Knows what it shows and which handlers fail. demo_lines publishes and verifies, demo_view draws, and
-demo_spark does ``--spark``.
+Knows the handlers that fail and the texts at the end. demo_lines publishes and verifies, demo_view
+draws, and demo_spark runs ``--spark``.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from gnsqsync.stats import counted
 CHANNEL = "count"
 MAX_IN_FLIGHT = 200
 WORKERS = 4
-# At each of these places in the text some handlers fail, each line the first time only.
+# Places in the text (shares of its lines) at which some handlers fail. Each line fails once.
 FAILURES_AT = (0.3, 0.7)
 FAILURES_EACH = 16
 FAILED_AGAIN_AFTER = 0.5
-# Seconds without a new line, after everything was published, until the rest counts as missing.
+# Seconds without a new line after which unseen lines count as missing, once all are published.
 PATIENCE = 15.0
 
 
 class Consumer(Observer):
-    """The handler and what it has seen. Called by several worker threads at a time.
+    """The handler and the lines it has seen. Several worker threads call it at a time.
 
     list.append and set.add are atomic, so there is no lock.
     """
@@ -57,7 +57,7 @@ class Consumer(Observer):
         self.backoffs: list[tuple[int, float]] = []
 
     def handle(self, message: Message) -> None:
-        """Record the line; or fail, if it is one that fails and has not failed yet."""
+        """Record the line. Raise Requeue instead if the line is to fail and has not failed yet."""
         number_text, _, line = message.body.partition(b"\t")
         number = int(number_text) if number_text.isdigit() else 0
         if not 1 <= number <= len(self._lines) or self._lines[number - 1] != line:
@@ -76,11 +76,11 @@ class Consumer(Observer):
 
 
 def failing_numbers(total: int) -> frozenset[int]:
-    """The numbers of the lines whose handler fails at first: in two places enough for a pause."""
+    """Return the numbers of lines whose handler fails once: enough in a row for a backoff."""
     failing: set[int] = set()
     for place in FAILURES_AT:
         first = int(total * place) + 1
-        # A short file is over before a pause would be.
+        # A short file would be over before a pause ends, so fewer lines of it fail.
         each = min(FAILURES_EACH, total // 100 + 1)
         failing.update(range(first, min(first + each, total + 1)))
     return frozenset(failing)
@@ -107,7 +107,7 @@ def failing_numbers(total: int) -> frozenset[int]:
     "--messages",
     type=click.IntRange(1, 10_000_000),
     metavar="N",
-    help="How many lines to publish; FILE is repeated if it has fewer."
+    help="Number of lines to publish. FILE is repeated if it has fewer."
     " [default: each line of FILE once; 200,000 with --spark]",
 )
 @click.option(
@@ -171,7 +171,8 @@ def demo(
             max_attempts=0,
             backoff_multiplier=0.25,
             max_backoff_duration=1.0,
-            # In backoff one nsqd is asked for the test message, perhaps one that has no lines left.
+            # In backoff the test message is asked of one nsqd, which may have no lines left. These
+            # short times move the RDY to the other nsqd.
             low_rdy_idle_timeout=0.3,
             rdy_redistribute_interval=0.3,
             observer=consumer,
@@ -213,7 +214,7 @@ def demo(
 def watch(
     reader: Reader, sender: Publishers, consumer: Consumer, view: View, total: int, stop: Flag
 ) -> None:
-    """Show progress until every line was seen, or somebody stops it, or nothing comes any more."""
+    """Show progress until all lines were seen, ``stop`` is set, or no line comes for PATIENCE."""
     last_seen, last_change = -1, time.monotonic()
     while not stop.wait(0.1):
         done = sender.is_done()
@@ -227,7 +228,7 @@ def watch(
 
 
 def report(verdict: Verdict, total: int) -> int:
-    """Say whether every line arrived; returns the exit code."""
+    """Print the verdict on the lines. Return the exit code."""
     if verdict.repeated:
         click.echo(
             f"delivered more than once, as NSQ may do: {counted(len(verdict.repeated), 'line')}"

@@ -1,6 +1,6 @@
-"""What both demonstrations do: make servers, publish numbered lines, compare what arrived.
+"""Shared parts of both demonstrations: start servers, publish numbered lines, compare arrivals.
 
-Knows nothing of the consumers, and draws nothing.
+Knows no consumer and draws nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gnsqsync.embedded import Nsqd, Nsqlookupd
 
 TOPIC = "demo"
 BATCH = 100
-# The text that comes with the package is published again and again until there are so many lines.
+# Lower bound of lines. The text of the package is repeated to reach it.
 AT_LEAST = 5000
 SHOWN_MISSING = 10
 # Commands to try after the demonstrations, and what each does.
@@ -43,7 +43,7 @@ NEXT_WITH_SPARK = {
 def start_servers(
     stack: ExitStack, servers: list[Nsqd | Nsqlookupd], count: int, channel: str
 ) -> tuple[Nsqlookupd, list[Nsqd]]:
-    """One nsqlookupd and ``count`` nsqds, registered with it, that have the topic and channel."""
+    """Start an nsqlookupd and ``count`` nsqds, registered with it, with topic and channel."""
     click.echo(f"starting an nsqlookupd and {count} nsqds, embedded, on free ports of this machine")
     lookupd = stack.enter_context(Nsqlookupd())
     servers.append(lookupd)
@@ -63,9 +63,9 @@ def start_servers(
 
 
 def read_lines(path: str | None, count: int | None = None) -> list[bytes]:
-    """The lines of the file without their newlines; without one, of the text of the package.
+    """Return the lines of the file, or of the package's text if ``path`` is None.
 
-    With ``count`` so many: the first ones, or all again and again.
+    With ``count`` return that number of lines: the first ones, or all of them repeated.
     """
     if path is not None:
         with open(path, "rb") as file:
@@ -78,7 +78,7 @@ def read_lines(path: str | None, count: int | None = None) -> list[bytes]:
 
 
 def batches(lines: Sequence[bytes], start: int, step: int) -> Iterator[list[bytes]]:
-    """Each ``step``-th batch from ``start`` on, as bodies: a line's number, a tab, the line."""
+    """Yield each ``step``-th batch from ``start`` on. A body is number, tab, line."""
     for first in range(start * BATCH, len(lines), step * BATCH):
         numbered = enumerate(lines[first : first + BATCH], first + 1)
         yield [b"%d\t%b" % pair for pair in numbered]
@@ -94,7 +94,7 @@ class Publishers:
         self._stop = Flag()
         self._pool = ThreadPoolExecutor(count)
         self._futures: list[Future[None]] = []
-        # One entry for each batch; appended to by all threads, which is atomic.
+        # Lines of each published batch. All threads append to it, which is atomic.
         self._published: list[int] = []
         self._began = 0.0
         self.seconds: float = 0.0
@@ -105,7 +105,7 @@ class Publishers:
 
     def _publish(self, number: int) -> None:
         with Writer(self._addresses) as writer:
-            # Both at once, so that the lines are shared out evenly from the first batch on.
+            # Both nsqds are connected first, so that they share the lines evenly from the start.
             writer.connect()
             for turn, bodies in enumerate(batches(self._lines, number, self._count)):
                 if not self._wait((number + turn * self._count) * BATCH):
@@ -114,8 +114,10 @@ class Publishers:
                 self._published.append(len(bodies))
 
     def _wait(self, place: int) -> bool:
-        """Wait until the batch that begins after ``place`` lines may be sent; False when no more
-        may be."""
+        """Wait until the batch that begins after ``place`` lines may be sent.
+
+        Return False if no more batches may be sent.
+        """
         return not self._stop.is_set()
 
     @property
@@ -123,7 +125,7 @@ class Publishers:
         return sum(self._published)
 
     def is_done(self) -> bool:
-        """Whether all threads have ended; raises what made one of them fail."""
+        """Return True if all threads have ended. Raise the exception of a thread that failed."""
         if not all(future.done() for future in self._futures):
             return False
         for future in self._futures:
@@ -139,7 +141,7 @@ class Publishers:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result: numbers that never came, numbers that came more than once."""
+    """The result: numbers that did not arrive, numbers that arrived more than once, wrong lines."""
 
     missing: tuple[int, ...]
     repeated: tuple[int, ...]
@@ -169,7 +171,7 @@ def say_next(commands: Mapping[str, str]) -> None:
 
 
 def numbers_text(numbers: Sequence[int]) -> str:
-    """The first few of them, and how many more there are."""
+    """Return the first few numbers, and the number of further ones."""
     shown = ", ".join(map(str, numbers[:SHOWN_MISSING]))
     more = len(numbers) - SHOWN_MISSING
     return f"{shown} and {more:,} more" if more > 0 else shown

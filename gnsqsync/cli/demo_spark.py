@@ -1,7 +1,7 @@
 """``gnsqsync demo --spark``: three embedded nsqds, the archive job, a SIGKILL, and a count.
 
-Starts the archive job, kills a worker, and counts the lines in the files. demo_lines publishes, as
-in the plain demo; demo_spark_view draws.
+Starts the archive job, kills a worker, and counts the lines in the files. demo_lines publishes for
+both demos, and demo_spark_view draws.
 """
 
 from __future__ import annotations
@@ -46,28 +46,28 @@ if TYPE_CHECKING:
 
 CHANNEL = "archive"
 MESSAGES = 200_000
-# With fewer lines all are archived before there is anything to see, or a worker to kill.
+# Lower bound of lines. Fewer ones would be archived before there is a worker to kill.
 AT_LEAST = 1000
 NSQDS = 3
-# Publishing takes so many seconds: Spark shall read while it goes on. Until Spark's first batch,
-# which takes the longest, it goes so many times slower.
+# Seconds for publishing, so that Spark reads meanwhile; and a factor by which publishing is slower
+# until the end of Spark's first batch, which takes the longest.
 PUBLISHING = 15.0
 SLOWER = 10
-# A worker dies when the first share is published; the last share is published only after that.
+# Share of the lines after which a worker is killed, and share that is held back until then.
 DEATH_AT = 0.4
 HELD_BACK = 0.5
-# How long a worker is stopped, at most, until an nsqd has sent something to it.
+# Seconds for which a worker stays stopped (SIGSTOP) until an nsqd has sent messages to it, at most.
 STOPPED_SECONDS = 1.0
 # Seconds until nsqd delivers the dead worker's messages again.
 MSG_TIMEOUT = 6.0
-# Seconds in which nothing was published or archived, until the rest counts as missing.
+# Seconds without progress after which the remaining lines count as missing.
 PATIENCE = 60.0
-# Seconds between questions to the nsqds.
+# Seconds between two requests for the nsqds' figures.
 ASK_INTERVAL = 0.5
 
 
 def run(file: str | None, messages: int | None, publishers: int, keep: str | None, v: bool) -> int:
-    """The whole demo; returns the exit code. ``v``: with Spark's own log."""
+    """Run the whole demo. Return the exit code. ``v``: with Spark's own log."""
     total = MESSAGES if messages is None else messages
     if total < AT_LEAST:
         raise click.UsageError(f"--spark needs --messages {AT_LEAST} or more")
@@ -78,7 +78,7 @@ def run(file: str | None, messages: int | None, publishers: int, keep: str | Non
         folder = stack.enter_context(working_folder(keep))
         stack.enter_context(EndAtOnce(lambda: clean(folder, keep, stopped=True)))
         if not v:
-            # Ctrl-C ends the nsqds, too, and the Writers would tell of that.
+            # Ctrl-C ends the nsqds, too, and the Writers would log that.
             library = logging.getLogger("gnsqsync")
             stack.callback(library.setLevel, library.level)
             library.setLevel(logging.ERROR)
@@ -86,8 +86,8 @@ def run(file: str | None, messages: int | None, publishers: int, keep: str | Non
         lookupd, nsqds = start_servers(stack, servers, NSQDS, CHANNEL)
         click.echo("starting Spark")
         session = job_session("gnsqsync demo", settings(folder, NSQDS), verbose=v)
-        # On the main thread PySpark would put a handler of its own in the place of ours, which
-        # tells a lot.
+        # On the main thread PySpark would replace our signal handler by its own, which prints a
+        # lot.
         with ThreadPoolExecutor(1) as pool:
             spark = pool.submit(stack.enter_context, session).result()
         stack.enter_context(spark_errors(v))
@@ -107,24 +107,24 @@ def run(file: str | None, messages: int | None, publishers: int, keep: str | Non
 class Death:
     """The SIGKILL of a worker of Spark that holds messages.
 
-    A worker holds messages for moments only. So a connected one is stopped (SIGSTOP), and killed
-    when an nsqd has sent messages to it.
+    A worker holds messages for moments only. So a connected worker is stopped (SIGSTOP), and killed
+    after an nsqd has sent messages to it.
     """
 
     def __init__(self) -> None:
         self.is_due: bool = False
         self.pid: int | None = None
-        # The stopped worker, and until when it stays stopped.
+        # The pid of the stopped worker, and the monotonic time until which it stays stopped.
         self._stopped: int | None = None
         self._until = 0.0
 
     @property
     def is_wanted(self) -> bool:
-        """Whether ``strike`` is to be called."""
+        """True while ``strike`` must be called."""
         return self.is_due and self.pid is None
 
     def strike(self, clients: Iterable[NsqdHTTP]) -> bool:
-        """Take the next step: to be called until it says True. Then a worker has been killed."""
+        """Take the next step. Call this until it returns True: then a worker has been killed."""
         holding = self._holding(clients)
         if self._stopped is None:
             for pid in holding:
@@ -135,23 +135,23 @@ class Death:
             self.pid, self._stopped = self._stopped, None
             return True
         elif time.monotonic() > self._until:
-            # It had not asked for messages yet.
+            # The worker had not asked for messages yet.
             self.release()
         return False
 
     def release(self) -> None:
-        """Have a worker go on that is stopped."""
+        """Continue the stopped worker, if any."""
         if self._stopped is not None:
             _signal(self._stopped, signal.SIGCONT)
             self._stopped = None
 
     def _holding(self, clients: Iterable[NsqdHTTP]) -> dict[int, int]:
-        """Process of each worker that is connected -> how many messages it has, as nsqds say."""
+        """Return pid -> number of messages in flight, for each connected worker."""
         holding: Counter[int] = Counter()
         for nsqd in clients:
             for topic in nsqd.stats(TOPIC, CHANNEL, include_mem=False).topics:
                 for client in [c for channel in topic.channels for c in channel.clients]:
-                    # The client_id of the source's tasks.
+                    # The source's tasks put their pid into the client_id.
                     pid = client.client_id.removeprefix("spark-")
                     if pid.isdecimal():
                         holding[int(pid)] += client.in_flight_count
@@ -159,7 +159,7 @@ class Death:
 
 
 def _signal(pid: int, number: signal.Signals) -> bool:
-    """Send it. False when the process has ended."""
+    """Send the signal. Return False if the process has ended."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -168,14 +168,14 @@ def _signal(pid: int, number: signal.Signals) -> bool:
 
 
 class PacedPublishers(Publishers):
-    """Slow until ``hurry`` is called, and some lines wait until ``may_end`` says yes."""
+    """Publishers that are slow until ``hurry``. The last lines wait until ``may_end`` is true."""
 
     def __init__(
         self, lines: Sequence[bytes], addresses: list[str], count: int, may_end: Callable[[], bool]
     ) -> None:
         super().__init__(lines, addresses, count)
         self._may_end = may_end
-        # When the first line was due, or would have been at this pace, and the seconds for all.
+        # Monotonic time of the first line at the present pace, and seconds for all lines.
         self._plan = 0.0, PUBLISHING * SLOWER
 
     def start(self) -> None:
@@ -183,7 +183,7 @@ class PacedPublishers(Publishers):
         super().start()
 
     def hurry(self) -> None:
-        """From now on all lines take ``PUBLISHING`` seconds. A second call has no effect."""
+        """Publish at the pace of all lines in ``PUBLISHING`` seconds from now on. Idempotent."""
         now = time.monotonic()
         began, seconds = self._plan
         if seconds > PUBLISHING:
@@ -201,7 +201,7 @@ class PacedPublishers(Publishers):
 
 
 class Demo:
-    """One run on servers and a session that are there: archive, count and draw, in this order."""
+    """A run on servers and a session that exist: archive, count and draw, in this order."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class Demo:
         self._archived = self._batches = self._again = 0
 
     def archive(self) -> None:
-        """Publish and archive all lines, or as many as arrive."""
+        """Publish all lines and archive those that arrive."""
         from gnsqsync.spark.jobs.archive import archive
 
         addresses = [nsqd.tcp_address for nsqd in self._nsqds]
@@ -253,7 +253,7 @@ class Demo:
             began = time.monotonic()
             sender.start()
             self._watch(query, sender, clients, view)
-            # If a copy came late, it is in a batch by now.
+            # A copy that came late must be in a batch before the count.
             query.processAllAvailable()
             rows = [ask(address, client) for address, client in clients.items()]
             self._again = sum(row.timed_out for row in rows)
@@ -296,7 +296,7 @@ class Demo:
             if self._archived:
                 sender.hurry()
                 self._death.is_due = sender.published >= total * DEATH_AT
-                # A worker is connected for moments only.
+                # The pause is short, because a worker is connected for moments only.
                 pause = 0.01 if self._death.is_wanted else 0.1
             if self._death.is_wanted and self._death.strike(clients.values()):
                 view.say(
@@ -308,7 +308,7 @@ class Demo:
                 return
 
     def count(self) -> int:
-        """Count what is in the Parquet files, without Spark; returns the exit code."""
+        """Count the lines in the Parquet files, without Spark. Return the exit code."""
         click.echo("reading the Parquet files and counting")
         verdict = count(self.path, self._lines)
         if self._again:
@@ -316,7 +316,7 @@ class Demo:
         return report(verdict, len(self._lines))
 
     def draw(self) -> None:
-        """The rollup of the archive, and its picture."""
+        """Make the rollup of the archive, and its picture."""
         from gnsqsync.spark.jobs.report import report as draw
         from gnsqsync.spark.jobs.rollup import rollup
 
@@ -330,7 +330,7 @@ class Demo:
 
 
 def ask(address: str, client: NsqdHTTP) -> NsqdRow:
-    """The archive's channel as the nsqd at ``address`` sees it."""
+    """Return the figures of the archive's channel on one nsqd."""
     (topic,) = client.stats(TOPIC, CHANNEL, include_clients=False, include_mem=False).topics
     (channel,) = topic.channels
     waiting = channel.depth + channel.deferred_count
@@ -344,7 +344,7 @@ def ask(address: str, client: NsqdHTTP) -> NsqdRow:
 
 
 def count(path: str, lines: Sequence[bytes]) -> Verdict:
-    """What is in the files below ``path``."""
+    """Compare the rows of the files below ``path`` with the lines."""
     from pyarrow import dataset
 
     arrivals: list[int] = []
@@ -362,7 +362,7 @@ def count(path: str, lines: Sequence[bytes]) -> Verdict:
 
 
 def report(verdict: Verdict, total: int) -> int:
-    """Say whether every line is there exactly once; returns the exit code."""
+    """Print the verdict: every line must be there exactly once. Return the exit code."""
     if verdict.wrong:
         click.echo(f"gnsqsync: {verdict.wrong} rows are not what was published", err=True)
     for numbers, what in (

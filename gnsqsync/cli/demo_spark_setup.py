@@ -1,6 +1,6 @@
-"""What ``gnsqsync demo --spark`` needs on this machine: packages, Java, a folder, a session.
+"""The needs of ``gnsqsync demo --spark`` on this machine: packages, Java, a folder, a session.
 
-Knows nothing of messages or of what the demo does.
+Does not know messages or the steps of the demo.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ PICTURE = "report.png"
 
 
 def require() -> None:
-    """Raises ClickException with what to install."""
+    """Raise ClickException with the missing packages, if any."""
     need_packages("the demo on Spark", ("pyspark", "pyarrow", "matplotlib"), "cli,spark,report")
     need_java()
 
 
 @contextmanager
 def working_folder(keep: str | None) -> Iterator[str]:
-    """Where everything is written. Without ``keep`` only the picture is left, if there is one."""
+    """Yield the folder for all files. Without ``keep`` only the picture is left, if any."""
     if keep is not None:
         need_target("--keep", keep)
         folder = local_path(keep, "--keep")
@@ -40,7 +40,7 @@ def working_folder(keep: str | None) -> Iterator[str]:
             raise ConfigError(f"--keep {keep}: {error.strerror}") from None
     else:
         folder = tempfile.mkdtemp(prefix="gnsqsync-demo-")
-    # The data of the nsqds and files of Spark go there, too.
+    # The nsqds and Spark write their files below this folder, too.
     before, tempfile.tempdir = tempfile.tempdir, os.path.join(folder, "tmp")
     os.mkdir(tempfile.tempdir)
     try:
@@ -51,7 +51,7 @@ def working_folder(keep: str | None) -> Iterator[str]:
 
 
 def clean(folder: str, keep: str | None, *, stopped: bool = False) -> None:
-    """Remove what is not to be left of the working folder; ``stopped``: before the end."""
+    """Remove temporary files of the working folder. ``stopped``: the demo was cut short."""
     if keep is not None:
         kept = {PICTURE, "archive", "rollup"}
     else:
@@ -67,7 +67,7 @@ def clean(folder: str, keep: str | None, *, stopped: bool = False) -> None:
 
 
 def settings(folder: str, tasks: int) -> dict[str, object]:
-    """The options of a session for ``tasks`` at a time, all of whose files are below ``folder``."""
+    """Return the options of a session for ``tasks`` at a time with its files below ``folder``."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     spark = os.path.join(folder, "spark")
     os.mkdir(spark)
@@ -81,5 +81,5 @@ def settings(folder: str, tasks: int) -> dict[str, object]:
         "spark.sql.warehouse.dir": os.path.join(spark, "warehouse"),
         "spark.sql.shuffle.partitions": "2",
     }
-    # local[2] never retries a task; after a dead worker a retry is needed.
+    # local[2] never retries a task, but a killed worker needs a retry.
     return {"master": f"local[{cores},4]", "conf": conf}

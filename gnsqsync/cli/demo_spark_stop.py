@@ -1,7 +1,6 @@
-"""How Ctrl-C ends ``gnsqsync demo --spark``: at once, with all processes and files of it.
+"""The end of ``gnsqsync demo --spark`` by Ctrl-C: at once, with its processes and files.
 
-Knows processes and signals. Nothing of the demo is worth a clean end: Spark would take seconds for
-it, in which it answers nobody.
+Knows processes and signals. A clean end is not worth waiting for: Spark would take seconds.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from typing import NoReturn
 from gnsqsync.cli.common import SignalScope
 from gnsqsync.service.signals import ending
 
-# Seconds for what was killed to be gone, before files are removed that it may write.
+# Seconds to wait for the end of killed processes before their files are removed.
 _PATIENCE = 1.0
 
 
 class EndAtOnce(SignalScope):
-    """While it is entered, each signal that ends a program ends it and its descendants.
+    """A context manager in which a signal kills the descendants and ends this process.
 
-    ``clean`` removes the files; it is called when nobody else is left to write them.
+    ``clean`` removes the files. It is called when no other process can write them any more.
     """
 
     def __init__(self, clean: Callable[[], object]) -> None:
@@ -38,12 +37,13 @@ class EndAtOnce(SignalScope):
     def _handle(self, number: int, frame: FrameType | None) -> NoReturn:
         for each in ending():
             signal.signal(each, signal.SIG_IGN)
-        # The Writers' threads live until the last line, and lose their nsqds now.
+        # The Writers' threads still run, and would log the loss of their nsqds.
         logging.disable()
         _kill_descendants()
         with contextlib.suppress(OSError):
             self._clean()
-        # A table on the terminal hides the cursor. No print(): the signal may have come inside one.
+        # A table on the terminal hides the cursor. os.write() is used because the signal may have
+        # come inside of a print().
         show_cursor = b"\n\x1b[?25h" if sys.stdout.isatty() else b""
         with contextlib.suppress(OSError):
             os.write(1, show_cursor + b"stopped before the end\n")
@@ -51,10 +51,10 @@ class EndAtOnce(SignalScope):
 
 
 def _kill_descendants() -> None:
-    """SIGKILL to children, theirs and so on, and wait a moment for their end.
+    """Send SIGKILL to all descendants, and wait a moment for their end.
 
-    Without /proc, as on macOS, nothing is killed here: Spark's JVM ends when its input does, and
-    its workers with it.
+    Without /proc, as on macOS, this kills nothing. Spark's JVM and its workers end when the JVM's
+    input ends.
     """
     processes = []
     for pid in _descendants(os.getpid()):
@@ -70,10 +70,10 @@ def _kill_descendants() -> None:
 
 
 def _descendants(pid: int) -> list[int]:
-    """Parents before their children."""
+    """Return the pids of all descendants, parents before children."""
     children: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        # A thread may end meanwhile.
+        # The thread may end while its file is read.
         with contextlib.suppress(OSError):
             children.extend(map(int, task.read_text().split()))
     return children + [below for child in children for below in _descendants(child)]

@@ -1,6 +1,6 @@
-"""What ``gnsqsync demo --spark`` shows while it runs: bars and a table, or plain lines.
+"""The view of ``gnsqsync demo --spark`` while it runs: bars and a table, or plain lines.
 
-Knows numbers and the terminal. Knows nothing of servers or Spark.
+Knows numbers and the terminal. Knows no server and no Spark.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from rich.text import Text
 
 from gnsqsync.cli.common import PLAIN_INTERVAL, Scope, rate_text
 
-# Rates are those of so many seconds.
+# Seconds over which rates are averaged.
 _RECENT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class NsqdRow:
-    """The archive's channel on one nsqd. ``timed_out``: came back, as nobody finished them."""
+    """The figures of the archive's channel on one nsqd."""
 
     address: str
     waiting: int
@@ -36,7 +36,7 @@ class NsqdRow:
 
 
 def make_view(total: int) -> View:
-    """Bars and a table if stdout is a terminal, else a line now and then."""
+    """Return bars and a table if stdout is a terminal, else a line every few seconds."""
     return LiveView(total) if sys.stdout.isatty() else View(total)
 
 
@@ -48,11 +48,11 @@ class View(Scope):
         self._next_line = time.monotonic() + PLAIN_INTERVAL
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         click.echo(text)
 
     def show(self, published: int, archived: int, batches: int, nsqds: Sequence[NsqdRow]) -> None:
-        """Show the numbers of now."""
+        """Show the present numbers."""
         now = time.monotonic()
         if now >= self._next_line:
             self._next_line = now + PLAIN_INTERVAL
@@ -64,7 +64,7 @@ class View(Scope):
 
 
 class LiveView(View):
-    """Two bars with their rates and the table of nsqds; redrawn at each ``show``."""
+    """Two bars with their rates and the table of nsqds. Each ``show`` redraws them."""
 
     def __init__(self, total: int) -> None:
         super().__init__(total)

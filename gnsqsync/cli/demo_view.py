@@ -1,6 +1,6 @@
-"""What ``gnsqsync demo`` shows while it runs: bars and a table, or plain lines.
+"""The view of ``gnsqsync demo`` while it runs: bars and a table, or plain lines.
 
-Knows numbers and the terminal. Knows nothing of servers, readers or writers.
+Knows numbers and the terminal. Knows no server, Reader or Writer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Backoffs = Sequence[tuple[int, float]]
 
 
 def make_view(total: int, max_in_flight: int, workers: int) -> View:
-    """Bars and a table if stdout is a terminal, else a line now and then."""
+    """Return bars and a table if stdout is a terminal, else a line every few seconds."""
     if sys.stdout.isatty():
         return LiveView(total, max_in_flight, workers)
     return View(total)
@@ -44,7 +44,7 @@ class View(Scope):
     def show(
         self, published: int, seen: int, failures: int, stats: ReaderStats, backoffs: Backoffs
     ) -> None:
-        """Show the numbers of now. ``backoffs`` are (level, seconds), oldest first."""
+        """Show the present numbers. ``backoffs`` are (level, seconds), oldest first."""
         for level, seconds in backoffs[self._told :]:
             click.echo(backoff_text(level, seconds))
             self._told += 1
@@ -58,7 +58,7 @@ class View(Scope):
 
 
 class LiveView(View):
-    """Two bars, the table of connections and the last backoff; redrawn at each ``show``."""
+    """Two bars, the table of connections and the last backoff. Each ``show`` redraws them."""
 
     def __init__(self, total: int, max_in_flight: int, workers: int) -> None:
         super().__init__(total)
@@ -108,7 +108,7 @@ class LiveView(View):
 
 
 def backoff_text(level: int, seconds: float) -> str:
-    """One step of the backoff in words."""
+    """Return one step of the backoff in words."""
     if not level:
         return "backoff is over: full speed again"
     return f"backoff level {level}: no messages for {seconds:.2g} s, then one as a test"

@@ -35,14 +35,14 @@ Examples:
     default="127.0.0.1:9117",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where /metrics and /livez are; port 0: one that is free.",
+    help="Address of /metrics and /livez. Port 0: a free one.",
 )
 @click.option(
     "--timeout",
     type=Number(0.1),
     default=8.0,
     show_default=True,
-    help="Seconds for all servers to answer; less than Prometheus' scrape_timeout.",
+    help="Seconds in which all servers must answer; less than Prometheus' scrape_timeout.",
 )
 @http_options
 def exporter(
@@ -54,8 +54,8 @@ def exporter(
 ) -> None:
     """Serve the counts of every topic and channel of a cluster to Prometheus.
 
-    Each scrape asks all nsqds then. Without an address that is the nsqd on this machine. Ctrl-C or
-    SIGTERM ends it.
+    Each scrape asks all nsqds. Without an address it asks the nsqd on this machine. Ctrl-C or
+    SIGTERM ends the exporter.
     """
     keywords = http_keywords(options)
     try:

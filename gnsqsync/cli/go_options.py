@@ -1,4 +1,4 @@
-"""Values of options as the Go tools write them: durations, and options of go-nsq's consumer."""
+"""Values of options in the form of the Go tools: durations, and options of go-nsq's consumer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gnsqsync.daemon.goflag import BadValue, parse_bool, parse_duration, parse_i
 
 
 class Duration(click.FloatRange):
-    """Seconds: a Go duration as 30s or 1m30s, or a bare number of seconds."""
+    """A type of click for seconds: a Go duration such as 1m30s, or a bare number."""
 
     name = "duration"
 
@@ -26,11 +26,11 @@ class Duration(click.FloatRange):
         try:
             seconds = parse_duration(text)
         except BadValue:
-            self.fail(f"{value!r} is no duration, such as 30s, 5m or 1h30m", param, ctx)
+            self.fail(f"{value!r} is not a duration such as 30s, 5m or 1h30m", param, ctx)
         return super().convert(seconds, param, ctx)
 
 
-# go-nsq's name of an option of the consumer -> ours, and how its value is read.
+# go-nsq's name of a consumer's option -> the Reader's keyword, and the parser of the value.
 _CONSUMER_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "auth_secret": ("auth_secret", str),
     "client_id": ("client_id", str),
@@ -60,7 +60,7 @@ _CONSUMER_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
 def consumer_options(
     ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Keywords of a Reader from ``name,value`` as go-nsq has them."""
+    """Return keywords of a Reader for go-nsq's ``name,value`` options; a callback of click."""
     found = {}
     for text in values:
         name, _, value = text.partition(",")

@@ -1,6 +1,6 @@
-"""``gnsqsync health``: whether a consumer lives, or is ready.
+"""``gnsqsync health``: ask if a consumer is alive, or ready.
 
-Knows options. Loads little, as a probe starts every few seconds.
+Knows options. Imports little, because a probe starts every few seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Example: gnsqsync health
          gnsqsync health --address http://127.0.0.1:9150/readyz --timeout 2
          gnsqsync health --address 127.0.0.1:9150 --processes 4
 
-Exit codes: 0 it says so; 1 it says why not, or there is no answer; 2 wrong usage.
+Exit codes: 0 the consumer says yes; 1 it says no, or there is no answer; 2 wrong usage.
 """,
 )
 @click.option(
@@ -37,7 +37,7 @@ Exit codes: 0 it says so; 1 it says why not, or there is no answer; 2 wrong usag
     show_default=True,
     type=click.IntRange(1),
     metavar="N",
-    help="As the consumer has: ask so many ports, from that one on.",
+    help="The --processes of the consumer: ask N ports, from the given one on.",
 )
 @click.option(
     "--timeout",
@@ -45,7 +45,7 @@ Exit codes: 0 it says so; 1 it says why not, or there is no answer; 2 wrong usag
     show_default=True,
     type=float,
     metavar="SECONDS",
-    help="How long an answer may take.",
+    help="Seconds in which the answer must come.",
 )
 def health(address: str, ready: bool, processes: int, timeout: float) -> int:
     """Ask a consumer whether it is alive, or with --ready whether it is connected: one line.

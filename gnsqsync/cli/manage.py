@@ -1,6 +1,6 @@
 """``gnsqsync topic`` and ``gnsqsync channel``: create, delete, empty, pause, unpause.
 
-Knows which servers to ask, in the order that nsqadmin has, and the terminal.
+Knows the servers to ask, in nsqadmin's order, and the terminal.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Client = NsqdHTTP | LookupdHTTP
 _C = TypeVar("_C", NsqdHTTP, LookupdHTTP, Client)
 _T = TypeVar("_T")
 
-# How many servers are asked at a time: one that hangs does not hold up the others.
+# Upper bound of servers that are asked at a time, so that one that hangs does not delay the others.
 _AT_A_TIME = 16
 
-# Word of the command, what is said of a server that did it, and the help.
+# Action -> its participle in the line for each server, and the help.
 ACTIONS = {
     "create": ("created", "Create {what}; one that exists is left as it is."),
     "delete": ("deleted", "Delete {what} with its messages. Live consumers may create it again."),
@@ -44,7 +44,7 @@ ACTIONS = {
 
 
 class Work:
-    """One action on one topic or channel: the servers, and what became of each."""
+    """One action on one topic or channel: its servers and their results."""
 
     def __init__(
         self,
@@ -78,13 +78,13 @@ class Work:
         return f"channel {self.channel!r} of topic {self.topic!r}"
 
     def create(self) -> None:
-        """As nsqadmin: in the nsqlookupds, and a channel also on the nsqds that have the topic."""
+        """Create it on nsqlookupds, and a channel also on the topic's nsqds, as nsqadmin does."""
         self._do(self._lookupds)
         found = {} if self.channel is None else self._listed()[0]
         self._do({**self._nsqds, **found}.values())
 
     def find(self) -> tuple[list[NsqdHTTP], list[Any], list[LookupdHTTP]]:
-        """The nsqds that have it, their numbers, and the nsqlookupds that know it."""
+        """Return the nsqds with the topic or channel, their figures, and nsqlookupds with it."""
         listed, knowing = self._listed()
         asked = {**self._nsqds, **listed}
         self.asked = [*(lookupd.url for lookupd in self._lookupds), *asked]
@@ -100,7 +100,7 @@ class Work:
         return nsqd.stats(self.topic, self.channel, include_mem=False).topics
 
     def apply(self, nsqds: Iterable[NsqdHTTP], lookupds: Iterable[LookupdHTTP]) -> None:
-        """Do it on each server, and say what happened there; nsqlookupds first."""
+        """Do the action on each server and print the result. nsqlookupds come first."""
         self._do(lookupds)
         self._do(nsqds)
 
@@ -119,7 +119,7 @@ class Work:
         return found, knowing
 
     def _look_up(self, lookupd: LookupdHTTP) -> Any:
-        """What it knows of the topic; None when it has none."""
+        """Return the nsqlookupd's answer for the topic, or None if it does not know the topic."""
         try:
             return lookupd.lookup(self.topic)
         except HTTPError as error:
@@ -132,7 +132,8 @@ class Work:
 
     def _act(self, client: Client) -> None:
         if self.action == "create":
-            # Both kinds of servers have a page to create a topic; these pages only one has.
+            # nsqd and nsqlookupd both have /topic/create. A request that only one kind answers
+            # comes first, to find an address of the wrong kind.
             if isinstance(client, LookupdHTTP):
                 self._look_up(client)
             else:
@@ -149,7 +150,7 @@ class Work:
             say(sys.stdout, f"{client.url}: {self.name} {ACTIONS[self.action][0]}")
 
     def _ask(self, clients: Iterable[_C], call: Callable[[_C], _T]) -> Iterator[tuple[_C, _T]]:
-        """What ``call`` returns for each that answers, in this order; the others are told of."""
+        """Yield each server that answers, in order, with its answer. Print the other failures."""
         servers = list(clients)
         pool = ThreadPoolExecutor(_AT_A_TIME)
         try:
@@ -160,7 +161,7 @@ class Work:
                     self._fail(client, error)
                 else:
                     yield client, answer
-        except BaseException:  # Ctrl-C: the requests under way would keep the process
+        except BaseException:  # After Ctrl-C the requests under way would delay the exit.
             for client in servers:
                 client.cut()
             raise
@@ -176,7 +177,7 @@ class Work:
 
 
 def lost(work: Work, numbers: Iterable[Any]) -> str:
-    """What ``delete`` or ``empty`` throws away, as a sentence."""
+    """Return a sentence with the messages that ``delete`` or ``empty`` throws away."""
     waiting = in_flight = deferred = 0
     channels = set()
     for topic in numbers:
@@ -201,13 +202,13 @@ def _confirmed(question: str) -> bool:
     try:
         return click.confirm(question, err=True)
     except click.Abort:
-        # Ctrl-D and Ctrl-C leave the cursor behind the question.
+        # Ctrl-D and Ctrl-C leave the cursor on the line of the question.
         click.echo(err=True)
         raise
 
 
 def run(work: Work, yes: bool) -> int:
-    """The whole command; returns the exit code."""
+    """Run the whole command. Return the exit code."""
     if work.action == "create":
         work.create()
         return 1 if work.failed else 0
@@ -238,8 +239,8 @@ def _group(kind: str) -> click.Group:
     group = click.Group(
         kind,
         help=f"Create, delete, empty, pause or unpause a {kind}, on all nsqds that have it.\n\n"
-        "The nsqds are those given, and those that the nsqlookupds list for the topic; without an"
-        " address the one on this machine (127.0.0.1:4151).",
+        "The nsqds are the given ones and those that nsqlookupds list for the topic. Without an"
+        " address it is the nsqd on this machine (127.0.0.1:4151).",
         epilog=f"Example: gnsqsync {kind} pause orders{' billing' if kind == 'channel' else ''}"
         " -l 127.0.0.1:4161",
     )
@@ -252,9 +253,9 @@ def _command(kind: str, action: str) -> click.Command:
     words = "TOPIC" if kind == "topic" else "CHANNEL of TOPIC"
     text = ACTIONS[action][1].format(what=words)
     if kind == "topic" and action == "empty":
-        text = "Throw away what waits in TOPIC itself. Its channels keep their messages."
+        text = "Throw away the messages in TOPIC itself. Its channels keep their messages."
     if kind == "topic" and action == "create":
-        text += " In nsqlookupds it is registered only: nsqds get it with the first publish."
+        text += " nsqlookupds only register it; an nsqd gets it with the first publish."
 
     def command(
         topic: str,

@@ -1,4 +1,4 @@
-"""``gnsqsync pub``: one message per line of a file or of standard input."""
+"""``gnsqsync pub``: publish one message per line of a file or of standard input."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from gnsqsync.options import check_duration, check_topic
 from gnsqsync.service.output import CannotWrite, mention, say
 from gnsqsync.stats import counted
 
-# What one read takes at most. A read returns what is there, so that lines which trickle in are
-# published at once and lines which stream in are published in batches.
+# Upper bound of one read, in bytes. A read returns the bytes that are there, so slow lines are
+# published at once, and fast lines in batches.
 READ_SIZE = 65536
 
-# nsqd's default --max-body-size, and the longest line that fits into an MPUB beside the count and
-# its own length. A longer line is sent by PUB, for which only --max-msg-size counts.
+# Bytes: nsqd's default --max-body-size, and the longest line that fits into an MPUB with the count
+# and its own length. A longer line is sent by PUB, whose only limit is --max-msg-size.
 MAX_BODY_SIZE = 5242880
 LONGEST_IN_MPUB = MAX_BODY_SIZE - 8
 
 
 class Interrupted(Exception):
-    """A signal arrived while we waited for input: a read would otherwise go on waiting."""
+    """A signal arrived during a read of input, which would otherwise go on waiting."""
 
 
 class Input:
-    """Lines of a file descriptor, as they come, without their newlines."""
+    """The lines of a file descriptor, as they arrive, without newlines."""
 
     def __init__(self, descriptor: int, longest: int) -> None:
         self._descriptor = descriptor
@@ -55,13 +55,13 @@ class Input:
         self.size: int | None = status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def stop(self) -> None:
-        """End the lines; called by the signal handler, on the thread that reads."""
+        """End the lines. The signal handler calls this, on the thread that reads."""
         self._stopped = True
         if self._reading:
             raise Interrupted
 
     def chunks(self) -> Iterator[tuple[list[bytes], int]]:
-        """(lines, bytes read for them). A last line without a newline counts."""
+        """Yield (lines, bytes read for them). A last line needs no newline."""
         rest = b""
         while not self._stopped:
             try:
@@ -77,7 +77,7 @@ class Input:
             if b"\n" not in data:
                 rest += data
                 if len(rest) > self._longest:
-                    # Too long already: no need to read the rest of it into memory.
+                    # The line is too long already, so the rest of it is not read into memory.
                     yield [rest], len(data)
                     return
                 continue
@@ -95,15 +95,15 @@ class Counts:
         self.size: int = 0
 
     def add(self, bodies: list[bytes]) -> None:
-        """These are published."""
+        """Count published bodies."""
         self.published += len(bodies)
         self.size += sum(map(len, bodies))
 
 
 class Sender:
-    """Publishes lines through a Writer, and counts those that nsqd has accepted.
+    """A publisher of lines that counts the lines that nsqd has accepted.
 
-    ``headers``: for all messages, in the envelope of each; None: bodies only.
+    ``headers``: the headers in the envelope of each message; None: no envelopes.
     """
 
     def __init__(
@@ -124,11 +124,11 @@ class Sender:
         self._batch = batch
         self._defer = defer
         self._headers = headers
-        # Bytes in front of each line.
+        # Bytes of headers before each line.
         self._head = 0 if headers is None else len(_head(headers))
 
     def publish(self, lines: list[bytes]) -> None:
-        """Publish all lines but empty ones. NSQError: the message names the line."""
+        """Publish all lines except empty ones. NSQError names the line that failed."""
         counts = self._counts
         bodies: list[bytes] = []
         for line in lines:
@@ -162,7 +162,7 @@ class Sender:
         try:
             self._writer.publish_many(self._topic, bodies, headers=self._headers)
         except PublishError as error:
-            # Lines that fill several MPUBs may be confirmed in part.
+            # Lines in several MPUBs may be confirmed in part.
             self._counts.add(bodies[: error.acknowledged])
             raise
         self._counts.add(bodies)
@@ -178,7 +178,7 @@ class Sender:
 def parse_headers(
     ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, str]:
-    """The headers of ``NAME=VALUE`` words, which an envelope takes."""
+    """Return the headers of ``NAME=VALUE`` words; a callback of click."""
     headers: dict[str, str] = {}
     for value in values:
         name, equals, text = value.partition("=")
@@ -209,8 +209,8 @@ Example: printf 'one\\ntwo\\n' | gnsqsync pub orders
 
 --json prints one object: topic, published, bytes, empty_lines_skipped, seconds, error (or null).
 
-Exit codes: 0 nsqd has accepted every line; 1 it has not, see the counts, or these cannot be
-printed; 2 wrong usage; 128 and the signal's number when one stopped it.
+Exit codes: 0 nsqd accepted every line; 1 a line was not accepted (the counts say how many were), or
+the counts cannot be printed; 2 wrong usage; 128 plus the number of the signal that stopped it.
 """,
 )
 @click.argument("topic")
@@ -221,7 +221,7 @@ printed; 2 wrong usage; 128 and the signal's number when one stopped it.
     "--defer",
     type=Number(0),
     metavar="SECONDS",
-    help="Deliver each message so many seconds later; one command to nsqd per message (DPUB).",
+    help="Seconds after which each message is delivered; one command to nsqd per message (DPUB).",
 )
 @click.option(
     "--header",
@@ -259,7 +259,7 @@ printed; 2 wrong usage; 128 and the signal's number when one stopped it.
     show_default=True,
     type=float,
     metavar="SECONDS",
-    help="Seconds until nsqd must have accepted a batch.",
+    help="Seconds in which nsqd must accept a batch.",
 )
 @click.option(
     "--max-msg-size",
@@ -267,7 +267,7 @@ printed; 2 wrong usage; 128 and the signal's number when one stopped it.
     show_default=True,
     type=click.IntRange(1),
     metavar="BYTES",
-    help="As nsqd's own flag.",
+    help="The value of nsqd's own flag.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 @connection_options
@@ -291,7 +291,7 @@ def pub(
     Empty lines are skipped, because NSQ has no empty messages; everything else of a line is sent
     as it is. When a batch fails, the counts say how many lines were accepted before it.
     """
-    # Also where there is no line to publish.
+    # A bad name fails even if there is no line to publish.
     check_topic(topic)
     if defer is not None:
         check_duration("defer", defer, finite=True)
@@ -306,11 +306,11 @@ def pub(
         lookupd_http_addresses=list(lookupd_http_addresses),
         policy=policy,
         publish_timeout=timeout,
-        # Only the next lines wait for it.
+        # An outage may wait: only the next lines of the input are delayed.
         outage="wait",
         max_msg_size=max_msg_size,
         max_body_size=MAX_BODY_SIZE,
-        # nsqd knows its own limit, and refuses more.
+        # nsqd checks its own limit, so the Writer need not refuse a longer delay.
         max_defer=max(defer or 0.0, 3600.0),
         headers=wrapped is not None,
         **connection_keywords(options),

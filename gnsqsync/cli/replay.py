@@ -1,4 +1,4 @@
-"""``gnsqsync replay``: an archive back into a topic."""
+"""``gnsqsync replay``: publish messages of an archive to a topic again."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def replay(
 
 
 class Progress(contextlib.ExitStack):
-    """The progress bar, from the first report on: the total is not known before."""
+    """The progress bar. It begins with the first report, because the total is not known before."""
 
     def __init__(self, quiet: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""``gnsqsync report``: what a rollup counted, as a picture or a page."""
+"""``gnsqsync report``: draw the counts of a rollup as a picture or a page."""
 
 from __future__ import annotations
 

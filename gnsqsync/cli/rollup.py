@@ -1,4 +1,4 @@
-"""``gnsqsync rollup``: an archive counted by topic and window of time."""
+"""``gnsqsync rollup``: count the messages of an archive by topic and window of time."""
 
 from __future__ import annotations
 

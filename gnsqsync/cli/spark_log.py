@@ -1,4 +1,4 @@
-"""``gnsqsync spark-log``: the logs of Spark's queries in a folder: list, publish again, delete.
+"""``gnsqsync spark-log``: list the logs of Spark's queries, publish them again, delete them.
 
 Knows click, the terminal and the Writer. Runs without Spark.
 """
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _HOUR = 3600.0
-# An MPUB of one chunk, or of one message: nsqd knows its own limit, and refuses more.
+# Upper bound of a body in bytes. It is large, because nsqd checks its own limit.
 _MAX_BODY = 1 << 30
 
 
 def _age(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """``--older-than`` in seconds; at least the time after which a running query gives a sign."""
+    """Return ``--older-than`` in seconds. ConfigError below twice the interval of live signs."""
     if value is None:
         return None
     now = datetime.now(UTC)
@@ -87,7 +87,7 @@ def _older_than(default: str | None) -> Callable[[Command], Command]:
 
 @contextlib.contextmanager
 def _foreseen() -> Iterator[None]:
-    """Storage that fails is one sentence."""
+    """Turn a failure of the storage into one sentence."""
     try:
         yield
     except OSError as error:
@@ -105,7 +105,7 @@ def _found(path: str, wal_options: str | None, names: tuple[str, ...] = ()) -> l
 
 
 def _line(stream: Stream, now: float) -> str:
-    """A stream in a few words."""
+    """Return a stream in a few words."""
     used = datetime.fromtimestamp(stream.used_at, UTC)
     rows = f"{counted(stream.rows, 'pending row')}"
     if stream.rows:
@@ -120,7 +120,7 @@ def _line(stream: Stream, now: float) -> str:
 
 
 def _go_on(question: str, *, yes: bool, dry_run: bool) -> bool:
-    """Return True if it is to be done."""
+    """Return True if the action shall be done: with ``yes``, or after the question."""
     if dry_run:
         click.echo("dry run: nothing was changed", err=True)
         return False
@@ -152,9 +152,9 @@ def _need_terminal(action: str, *, yes: bool, dry_run: bool) -> None:
 def list_(path: str, wal_options: str | None, as_json: bool) -> int:
     """List the streams of the log folder PATH, the longest unused one first.
 
-    Each with the time of the last write, its size, and its pending rows: taken from nsqd, and not
-    committed as far as the log knows. The last batch of a query is always pending, as Spark commits
-    it with the next one; so is each spark.read.
+    Each line has the time of the last write, the size, and the pending rows. Pending rows were
+    taken from nsqd and are not committed as far as the log knows. The last batch of a query is
+    always pending, because Spark commits it with the next one; so is each spark.read.
     """
     show_log(False)
     with _foreseen():
@@ -206,12 +206,12 @@ def publish(
     lookupd_http_addresses: tuple[str, ...],
     **options: Any,
 ) -> int:
-    """Publish the pending rows of unused streams to their topics again, then count them as done.
+    """Publish the pending rows of unused streams to their topics again, then mark them as done.
 
-    For a log whose checkpoint was lost. All channels of a topic get the messages, not only the one
-    of the query. An epoch is noted as done when nsqd has confirmed all of it; if the command ends
-    before, a part comes twice at the next one. Never publish rows of a query that you start again:
-    it repeats them by itself.
+    Use it for a log whose checkpoint was lost. All channels of a topic get the messages, not only
+    the query's channel. An epoch is marked as done when nsqd has confirmed all of it. If the
+    command ends before that, the next one publishes a part twice. Never publish the rows of a query
+    that you start again: the query repeats them by itself.
     """
     connection = connection_keywords(options)
     _need_terminal("publish", yes=yes, dry_run=dry_run)
@@ -258,7 +258,7 @@ def publish(
 @click.option(
     "--with-pending",
     is_flag=True,
-    help="Also streams with pending rows, which are the only copy if no sink has them.",
+    help="Delete streams with pending rows, too. They are the only copy if no sink has the rows.",
 )
 @_dry_run
 @_yes
@@ -302,7 +302,7 @@ def delete(
 
 
 def _unused(found: list[Stream], now: float, age: float, names: tuple[str, ...]) -> list[Stream]:
-    """Return the streams that no driver uses, and show them; NSQError if ``names`` has others."""
+    """Show and return the streams that no driver uses. NSQError if ``names`` has a used one."""
     chosen = []
     for each in found:
         if each.in_use(now, age):

@@ -1,8 +1,7 @@
-"""What the commands on Spark need of this machine, looked at before Spark starts: packages, Java,
-a master's address, a folder that can be written.
+"""Checks of this machine before Spark starts: packages, Java, the master's address, a writable
+folder.
 
-Knows how to look and what to say. Each function raises ClickException, with which a command ends
-with exit code 1.
+Each function raises ClickException, which ends a command with exit code 1.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from http.client import HTTPConnection, HTTPException
 
 import click
 
-# The oldest Java that every Spark 4 runs on.
+# Oldest version of Java on which every Spark 4 runs.
 _JAVA = 17
-# As java prints it: "17.0.15", and "1.8.0_402" up to Java 8.
+# The version in java's output: "17.0.15", or "1.8.0_402" up to Java 8.
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _MASTER = re.compile(r"local|local\[(\d+|\*)(, *\d+)?\]|spark://[^/\s]+:\d+|yarn|k8s://\S+")
-# Seconds. Spark itself tries for a minute, and then says that a context is stopped.
+# Seconds to connect. Spark would try for a minute, and then say that a context is stopped.
 _PATIENCE = 5.0
 
 
 def need_packages(what: str, packages: Sequence[str], extras: str) -> None:
-    """``extras``: those of gnsqsync that bring them."""
+    """Check that the packages are installed. ``extras``: extras of gnsqsync that have them."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         are = "is" if len(missing) == 1 else "are"
@@ -38,7 +37,7 @@ def need_packages(what: str, packages: Sequence[str], extras: str) -> None:
 
 
 def need_java() -> None:
-    """The Java that Spark will take: of JAVA_HOME when that is set, else on the PATH."""
+    """Check the Java that Spark will use: that of JAVA_HOME if set, else that on the PATH."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(os.path.join(home, "bin", "java") if home else "java")
     install = (
@@ -65,9 +64,9 @@ def need_java() -> None:
 
 
 def need_master(url: str | None) -> None:
-    """What ``--master`` says: an address in Spark's form, and where a standalone master answers.
+    """Check ``--master``: its form, and that a standalone master can be reached.
 
-    None: somebody else says it.
+    ``url`` is None if spark-submit or a configuration file gives the master.
     """
     if url is None:
         return
@@ -78,12 +77,12 @@ def need_master(url: str | None) -> None:
         )
     if not url.startswith("spark://"):
         return
-    # One of several is enough: spark://a:7077,b:7077.
+    # Spark needs one of several masters only: spark://a:7077,b:7077.
     reasons = []
     for address in url.removeprefix("spark://").split(","):
         host, _, port = address.rpartition(":")
         try:
-            # For its connect() only: a master does not speak HTTP there.
+            # Only connect() is used, because a master does not speak HTTP there.
             connection = HTTPConnection(host.strip("[]"), int(port), timeout=_PATIENCE)
             connection.connect()
             connection.close()
@@ -94,7 +93,7 @@ def need_master(url: str | None) -> None:
 
 
 def need_target(option: str, path: str | None) -> None:
-    """The folder ``path`` can be written, or made. A URL is tried when it is used."""
+    """Check that the folder ``path`` can be written or made. A URL is not checked."""
     if path is None or "://" in path:
         return
     place = os.path.abspath(path.removeprefix("file:"))

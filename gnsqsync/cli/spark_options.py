@@ -1,6 +1,6 @@
-"""What the commands that run on Spark share: their options, the session, the window of time.
+"""Shared parts of the commands on Spark: options, the session, the window of time.
 
-Knows click and the names of options. Spark is loaded when a session is made.
+Knows click and the names of options. Spark is imported when a session is made.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-# The last sentence of a command's help.
+# Last sentence of a command's help.
 SUBMIT_HINT = (
     "On a cluster put 'spark-submit [ITS OPTIONS] $(gnsqsync spark-script)' in the place of"
     " 'gnsqsync'."
@@ -37,7 +37,7 @@ SUBMIT_HINT = (
 def parse_pairs(
     ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, str]:
-    """``KEY=VALUE`` words as a dict; a callback of click."""
+    """Return ``KEY=VALUE`` words as a dict; a callback of click."""
     pairs = {}
     for value in values:
         key, equals, text = value.partition("=")
@@ -51,8 +51,8 @@ _SPARK_OPTIONS = (
     click.option(
         "--master",
         metavar="URL",
-        help="Where Spark runs: local[2], spark://HOST:7077, yarn."
-        " [default: what spark-submit or spark-defaults.conf says, else local[*,4]]",
+        help="Spark's master: local[2], spark://HOST:7077, yarn."
+        " [default: the one of spark-submit or spark-defaults.conf, else local[*,4]]",
     ),
     click.option(
         "--conf",
@@ -84,27 +84,27 @@ _FILE_OPTIONS = (
 
 
 def _with(options: Iterable[Callable[[Command], Command]], command: Command) -> Command:
-    """The command with these options in their order."""
+    """Add the options to the command, in their order."""
     for option in reversed([*options]):
         command = option(command)
     return command
 
 
 def spark_options(command: Command) -> Command:
-    """``--master`` and ``--conf``; ``job_session`` takes them out of the keywords again."""
+    """Add ``--master`` and ``--conf``, which ``job_session`` removes from the keywords again."""
     return _with(_SPARK_OPTIONS, command)
 
 
 def file_options(command: Command) -> Command:
-    """``--target-size`` and ``--compression`` of the files of an archive."""
+    """Add ``--target-size`` and ``--compression`` of the files of an archive."""
     return _with(_FILE_OPTIONS, command)
 
 
 def nsq_options(side: str, example: str) -> Callable[[Command], Command]:
-    """What the jobs with an end at NSQ share: addresses, --option, --json, TLS and so on, Spark.
+    """Add the options of jobs that connect to NSQ: addresses, --option, --json, TLS, Spark.
 
-    ``side``: "source" or "sink", which ``--option`` is for; ``example``: one of its options.
-    ``format_options`` and ``job_session`` take what these give.
+    ``side``: "source" or "sink", to which ``--option`` belongs. ``example``: one of its options.
+    ``format_options`` and ``job_session`` take the values.
     """
     shared = (
         nsqd_option(),
@@ -130,9 +130,9 @@ def nsq_options(side: str, example: str) -> Callable[[Command], Command]:
 def format_options(
     nsqds: tuple[str, ...], lookupds: tuple[str, ...], connection: dict[str, Any]
 ) -> dict[str, str]:
-    """Addresses and what ``connection_keywords`` returned as options of ``format("nsq")``.
+    """Return addresses and the result of ``connection_keywords`` as options of ``format("nsq")``.
 
-    The local nsqd when no address is given.
+    Without an address it is the local nsqd.
     """
     options = {}
     if nsqds or not lookupds:
@@ -154,10 +154,10 @@ def format_options(
 def job_session(
     name: str, options: dict[str, Any], *, verbose: bool = False
 ) -> Iterator[SparkSession]:
-    """The session of a command that has ``spark_options``; stopped at the end.
+    """Yield the session of a command that has ``spark_options``, and stop it at the end.
 
-    ``name`` is the application's name. With ``verbose`` Spark's own warnings are shown. Raises
-    ClickException for what is missing on this machine, NSQError when Spark does not start.
+    ``name`` is the application's name. With ``verbose`` Spark's own warnings are shown.
+    ClickException if something is missing on this machine, NSQError if Spark does not start.
     """
     master, conf = options.pop("master"), options.pop("conf")
     need_master(master)
@@ -165,8 +165,8 @@ def job_session(
     if not submitted():
         need_java()
     if not verbose:
-        # It logs a traceback for each failure, also for a batch that is stopped; we print one
-        # sentence.
+        # py4j logs a traceback for each failure, and even for a stopped batch. The command prints
+        # one sentence.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
     with spark_errors(verbose):
         spark = session(name, master=master, conf=conf, quiet=not verbose)
@@ -181,10 +181,10 @@ def job_session(
         spark.stop()
 
 
-# How an exception of ours looks in the traceback that Spark brings from another process.
+# An exception of gnsqsync in the traceback that Spark brings from another process.
 _OURS = re.compile(r"gnsqsync\.(?:\w+\.)*([A-Z]\w+): (.+)$", re.MULTILINE)
 _PYTHONS = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .+$", re.MULTILINE)
-# How py4j shows an exception of Java; the line above it only names a method.
+# An exception of Java in py4j's text. The line above it only names a method.
 _JAVAS = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: (.+)$", re.MULTILINE)
 
 
@@ -192,7 +192,7 @@ _JAVAS = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: (.+)$", re.MULTILINE)
 def spark_errors(verbose: bool) -> Iterator[None]:
     """Turn exceptions of Spark, of the disk and of an import into one sentence.
 
-    With ``verbose`` they stay as they are.
+    With ``verbose`` they stay unchanged.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -223,7 +223,7 @@ def spark_errors(verbose: bool) -> Iterator[None]:
 
 
 def storage_error(error: OSError) -> str:
-    """Return a line that says what a disk or an object store refused."""
+    """Return one line for an error of a disk or an object store."""
     if error.filename is not None:
         text = f"{error.filename}: {error.strerror}"
     else:
@@ -232,9 +232,9 @@ def storage_error(error: OSError) -> str:
 
 
 def room_needed(text: str) -> str:
-    """Return the advice for an error of a full disk; "" for any other error.
+    """Return the advice for the error of a full disk, or "" for another error.
 
-    The error of a task or of Spark itself comes as a text.
+    The argument is a text, because errors of tasks and of Spark arrive as texts.
     """
     if not any(os.strerror(number) in text for number in (errno.ENOSPC, errno.EDQUOT)):
         return ""
@@ -249,7 +249,7 @@ def _parse_time(ctx: click.Context, param: click.Parameter, value: str | None) -
 
 
 def window_options(of: str) -> Callable[[Command], Command]:
-    """``--start`` and ``--end`` as datetimes in UTC or None: a half-open window of time."""
+    """Add ``--start`` and ``--end``, a half-open window of time, as datetimes in UTC or None."""
 
     def decorate(command: Command) -> Command:
         for name, text in (("--end", "before"), ("--start", "at or after")):

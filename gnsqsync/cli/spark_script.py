@@ -1,4 +1,4 @@
-"""``gnsqsync spark-script``: where the script is that spark-submit runs."""
+"""``gnsqsync spark-script``: print the path of the script that spark-submit runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gnsqsync stat``: depths, rates and clients of topics and channels, over all nsqds."""
+"""``gnsqsync stat``: show depths, rates and clients of topics and channels, over all nsqds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gnsqsync.options import check_channel, check_topic
 from gnsqsync.service.output import told_when_full
 from gnsqsync.stats import counted
 
-# The numbers of a channel: key in our JSON, attribute in nsqd's, heading in the table.
+# Numbers of a channel: key in our JSON, attribute in nsqd's answer, heading in the table.
 CHANNEL_NUMBERS = (
     ("depth", "depth", "depth"),
     ("in_flight", "in_flight_count", "in flight"),
@@ -46,7 +46,7 @@ Row = dict[str, Any]
 
 
 class Source:
-    """Which nsqds to ask, and one HTTP client for each that was ever asked."""
+    """The nsqds to ask, with an HTTP client for each nsqd that was ever asked."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Source:
             client.close()
 
     def measure(self) -> tuple[list[Row], list[Row]]:
-        """(servers, topics) of now: each server with its error or None, topics summed up."""
+        """Return (servers, topics): each server with its error or None, and topics summed up."""
         servers: list[Row] = []
         addresses = dict.fromkeys(self._fixed)
         with ThreadPoolExecutor(16) as pool:
@@ -82,7 +82,7 @@ class Source:
                     if address not in self._nsqds:
                         self._nsqds[address] = NsqdHTTP(address, **self._options)
                 except ConfigError as wrong:
-                    # As an nsqd may register itself; the others are asked.
+                    # An nsqd registered a bad address. The other nsqds are still asked.
                     servers.append({"kind": "nsqd", "address": address, "error": str(wrong)})
             clients = [self._nsqds[address] for address in addresses if address in self._nsqds]
             answers = list(pool.map(self._stats, clients))
@@ -149,14 +149,14 @@ def _sorted_topic(row: Row) -> Row:
 
 
 class Rates:
-    """Messages per second from two measurements. Counters that went back give None."""
+    """Messages per second from two measurements, or None for a counter that fell."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, ...], int] = {}
         self._at = 0.0
 
     def fill_in(self, topics: list[Row], now: float) -> None:
-        """Set ``messages_per_second`` of each row that was there the last time too."""
+        """Set ``messages_per_second`` of each row that the last measurement had, too."""
         counts: dict[tuple[str, ...], int] = {}
         elapsed = now - self._at
         for topic in topics:
@@ -165,7 +165,7 @@ class Rates:
             for key, row in rows:
                 counts[key] = row["messages"]
                 before = self._last.get(key)
-                # An nsqd that restarted counts from 0 again (docs/protocol/nsqd-http#stats).
+                # A restarted nsqd counts from 0 again (docs/protocol/nsqd-http#stats).
                 if before is not None and elapsed > 0 and row["messages"] >= before:
                     row["messages_per_second"] = round((row["messages"] - before) / elapsed, 1)
         self._last = counts
@@ -219,7 +219,7 @@ def stat(
     it. With --once the exit code is 1 when no nsqd answered, or none has what was asked for.
     """
     keywords = http_keywords(options)
-    # Checked here, or else the error would seem to come from each nsqd.
+    # The names are checked here. Otherwise the error would seem to come from each nsqd.
     if topic is not None:
         check_topic(topic)
     if channel is not None:
@@ -241,7 +241,7 @@ def _answered(server: Row) -> bool:
 
 
 def _tell_why_nothing(servers: list[Row], topic: str | None, channel: str | None) -> int:
-    """The exit code of a measurement without a topic; what was not found is an NSQError."""
+    """Return the exit code of a measurement without a topic. NSQError if a name was not found."""
     nsqds = [str(server["address"]) for server in servers if server["kind"] == "nsqd"]
     if not nsqds and not any(server["error"] for server in servers):
         lookupds = [str(server["address"]) for server in servers]
@@ -295,7 +295,7 @@ def _print(servers: list[Row], topics: list[Row], as_json: bool, console: Consol
 
 
 def plain_lines(servers: list[Row], topics: list[Row]) -> list[str]:
-    """The same numbers as ``key=value`` words, one line per topic and channel."""
+    """Return the numbers as ``key=value`` words, one line per topic and channel."""
     lines = []
     for topic in topics:
         for row in (topic, *topic["channels"]):
@@ -313,7 +313,7 @@ def plain_lines(servers: list[Row], topics: list[Row]) -> list[str]:
 
 
 def render(servers: list[Row], topics: list[Row]) -> Group:
-    """The table, and below it which servers answered."""
+    """Return the table, and below it the number of servers that answered, and errors."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("topic / channel", overflow="fold")
     for _, _, heading in CHANNEL_NUMBERS[:-1]:
@@ -338,7 +338,7 @@ def render(servers: list[Row], topics: list[Row]) -> Group:
 
 
 def _cells(name: str, row: Row) -> list[Text]:
-    # Text, because a str would be searched for markup like [bold].
+    # rich would search a str for markup like [bold], so cells are Text.
     rate = row["messages_per_second"]
     cells = [f"{name}{' (paused)' if row['paused'] else ''}"]
     cells += [f"{row[key]:,}" if key in row else "" for key, _, _ in CHANNEL_NUMBERS[:-1]]

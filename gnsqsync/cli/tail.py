@@ -1,4 +1,4 @@
-"""``gnsqsync tail``: show what is published to a topic from now on."""
+"""``gnsqsync tail``: show the messages that are published to a topic from now on."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from gnsqsync.service.output import mention, nowhere, send_nowhere
 from gnsqsync.stats import counted
 
 MAX_IN_FLIGHT = 200
-# Seconds without a message until ``tail --count`` says how many are missing.
+# Seconds without a message after which ``tail --count`` says how many are missing.
 QUIET = 5.0
 
 
 def parse_count(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """A number of messages, 1 or more."""
+    """Return a number of messages, 1 or more; a callback of click."""
     if value is None:
         return None
-    # int() refuses other digits, such as ², and numbers of thousands of them.
+    # int() would refuse other digits, such as ², and numbers of thousands of digits.
     if re.fullmatch("0*[1-9][0-9]{,17}", value) is None:
         raise click.BadParameter(
             f"{value!r} is not a number of messages, 1 or more (an nsqd's address goes to -t)"
@@ -43,9 +43,9 @@ def parse_count(ctx: click.Context, param: click.Parameter, value: str | None) -
 
 
 class Printer:
-    """Writes messages to stdout and stops the reader after the last one that was asked for.
+    """A handler that writes messages to stdout and stops the Reader after the last wanted one.
 
-    Runs on the reader's one worker thread.
+    It runs on the Reader's only worker thread.
     """
 
     def __init__(self, topic: str, count: int | None, as_json: bool) -> None:
@@ -54,19 +54,19 @@ class Printer:
         self._as_json = as_json
         self.shown: int = 0
         self.reader: Reader | None = None
-        # Why standard output failed, unless its reader just left.
+        # The error of standard output; None also if only its reader has left.
         self.failure: OSError | None = None
 
     def __call__(self, message: Message) -> None:
         if self._left == 0:
-            # On a channel that the user named: other consumers may want it.
+            # On a channel that the user named, other consumers may want the message.
             raise Requeue(0, backoff=False)
         data = self._json(message) if self._as_json else message.body
         try:
             sys.stdout.buffer.write(data + b"\n")
             sys.stdout.buffer.flush()
         except OSError as error:
-            # `gnsqsync tail orders | head -3`: head has enough. Or a disk is full.
+            # In `gnsqsync tail orders | head -3` head ends first. Otherwise a disk may be full.
             if not isinstance(error, BrokenPipeError):
                 self.failure = error
             send_nowhere(sys.stdout)
@@ -101,9 +101,9 @@ class Printer:
 
 
 def say_what_is_missing(reader: Reader, printer: Printer, count: int, *, is_own: bool) -> None:
-    """Waits until the reader ends, or nothing comes although the count is not reached: one line.
+    """Wait until the Reader ends. If no message comes for QUIET seconds before, say so once.
 
-    ``is_own``: of a channel that nsqd keeps in its memory only.
+    ``is_own``: True for tail's own channel, which nsqd keeps in its memory only.
     """
     shown = -1
     while shown != printer.shown:
@@ -125,8 +125,8 @@ Example: gnsqsync tail orders
 --json prints an object per line: topic, id, timestamp (ns), attempts, nsqd_address, headers where
 the message has some, and body, or body_base64 where that is not UTF-8.
 
-Exit codes: 0 stopped by a signal, or --count messages were shown; 1 no nsqd lets us, or
-standard output takes nothing; 2 wrong usage.
+Exit codes: 0 stopped by a signal, or --count messages were shown; 1 no nsqd accepts the
+connection, or standard output cannot be written; 2 wrong usage.
 """,
 )
 @click.argument("topic")
@@ -137,7 +137,7 @@ standard output takes nothing; 2 wrong usage.
     "-n",
     callback=parse_count,
     metavar="COUNT",
-    help="Stop after so many messages.",
+    help="Stop after COUNT messages.",
 )
 @click.option(
     "--channel",
@@ -146,7 +146,7 @@ standard output takes nothing; 2 wrong usage.
     help="Take messages from this channel; its other consumers do not get them.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per message.")
-@raw_option("Print the bytes as nsqd has them, with the envelope of the headers, if there is one.")
+@raw_option("Print nsqd's bytes, with the envelope of the headers, if there is one.")
 @connection_options
 def tail(
     topic: str,

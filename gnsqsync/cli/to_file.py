@@ -47,7 +47,7 @@ Example: gnsqsync to-file --topic orders --output-dir /backup -l 127.0.0.1:4161
          gnsqsync to-file --topic orders --output-dir /backup --gzip --rotate-size 100000000
          gnsqsync to-file --topic-pattern '^shop' --output-dir /backup -l 127.0.0.1:4161
 
-Durations are as 30s, 5m or 1h30m; a bare number means seconds.
+Durations are written like 30s, 5m or 1h30m; a bare number means seconds.
 
 Exit codes: 0 stopped by a signal, and every message was answered; 1 anything else; 2 wrong usage.
 """,
@@ -63,30 +63,30 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     default="1m",
     show_default=True,
     type=Duration(zero=False),
-    help="How often to ask for topics that match.",
+    help="Time between two requests for topics that match.",
 )
 @click.option("--channel", "-c", default="nsq_to_file", show_default=True, metavar="CHANNEL")
 @nsqd_option()
 @lookupd_option()
-@click.option("--output-dir", required=True, metavar="DIR", help="Where files go.")
+@click.option("--output-dir", required=True, metavar="DIR", help="Folder of finished files.")
 @click.option(
     "--work-dir",
     metavar="DIR",
-    help="Where they grow, until they are finished. [default: --output-dir]",
+    help="Folder of files that are being written. [default: --output-dir]",
 )
 @click.option(
     "--filename-format",
     default="<TOPIC>.<HOST><REV>.<DATETIME>.log",
     show_default=True,
     metavar="FORMAT",
-    help="Knows <TOPIC>, <HOST>, <PID>, <DATETIME> and <REV>, which grows if a file exists.",
+    help="May have <TOPIC>, <HOST>, <PID>, <DATETIME> and <REV>, which grows if a file exists.",
 )
 @click.option(
     "--datetime-format",
     default="%Y-%m-%d_%H",
     show_default=True,
     metavar="FORMAT",
-    help="<DATETIME>, as strftime has it; a new one begins a new file.",
+    help="<DATETIME> in strftime's form; a new value begins a new file.",
 )
 @click.option(
     "--host-identifier",
@@ -94,7 +94,7 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     metavar="TEXT",
     help="<HOST>; may have <SHORT_HOST> and <HOSTNAME>. [default: <SHORT_HOST>]",
 )
-@raw_option("Write the bytes as nsqd has them; without it only the body of a message with headers.")
+@raw_option("Write nsqd's bytes. Without it only the body of a message with headers is written.")
 @click.option("--gzip", is_flag=True, help="Compress.")
 @click.option(
     "--gzip-level",
@@ -125,7 +125,7 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     default="30s",
     show_default=True,
     type=Duration(zero=False),
-    help="Sync and finish messages after so long at the latest.",
+    help="Longest time until messages are synced and finished.",
 )
 @click.option(
     "--max-in-flight",
@@ -133,7 +133,7 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     show_default=True,
     type=click.IntRange(1),
     metavar="N",
-    help="Unfinished messages of a topic, at most.",
+    help="Upper bound of unfinished messages of a topic.",
 )
 @click.option(
     "--consumer-opt",
@@ -150,18 +150,19 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     show_default=True,
     type=Number(0),
     metavar="SECONDS",
-    help="How long the first signal leaves for what has to be written.",
+    help="Seconds after the first signal in which received messages are written.",
 )
 @click.option(
     "--metrics-address",
     metavar="[HOST:]PORT",
-    help="Serve metrics for Prometheus, /livez and /readyz there, on 127.0.0.1 without a host.",
+    help="Serve metrics for Prometheus, /livez and /readyz at this address; without a host on"
+    " 127.0.0.1.",
 )
 @click.option(
     "--handler-limit",
     type=float,
     metavar="SECONDS",
-    help="/livez fails when a write or sync takes longer. [default: it may take for ever]",
+    help="/livez fails when a write or sync takes longer. [default: no limit]",
 )
 @connection_options
 def to_file(
@@ -192,9 +193,10 @@ def to_file(
 ) -> int:
     """Write the messages of topics to files, each with a newline behind it.
 
-    A message is finished when its file is synced to the disk, so after any end nothing is missing;
-    what was not yet finished is written again. The first signal has what was received
-    written, synced and finished; a second does not wait. SIGHUP begins new files.
+    A message is finished after its file is synced to the disk, so no message is lost at any end.
+    After a crash, unfinished messages are written again. After the first signal the received
+    messages are written, synced and finished; a second signal does not wait. SIGHUP begins new
+    files.
     """
     keywords = {**connection_keywords(options), **consumer}
     exposed = Exposed(metrics_address, handler_limit)
@@ -227,9 +229,9 @@ def to_file(
             channel,
             handler,
             max_in_flight=max_in_flight,
-            # However often a message came, it is written.
+            # A message is written however often it was delivered.
             max_attempts=0,
-            # Messages are held until the next sync, so nsqd's share must be more than those.
+            # Messages are held until the next sync, so the Reader must ask nsqd for more.
             latency="throughput",
             # A sync may take longer than the message timeout.
             auto_touch=True,
@@ -244,7 +246,7 @@ def to_file(
     wanted = _wanted(topics, topic_pattern, addresses["lookupd_http_addresses"])
     if (topic_pattern or len(wanted) > 1) and "<TOPIC>" not in filename_format:
         raise ConfigError("missing <TOPIC> in --filename-format when there may be several topics")
-    # What is wrong with the options shows before anything is written.
+    # Wrong options must fail before anything is written.
     for topic in wanted or ["any"]:
         make_files(topic)
         make_reader(topic, print)
@@ -278,7 +280,7 @@ def to_file(
 
 
 def _wanted(topics: tuple[str, ...], pattern: str | None, lookupds: list[str]) -> list[str]:
-    """The topics by name; none where nsqlookupds are asked for those that match."""
+    """Return the names of topics, or [] if nsqlookupds are asked for matching topics."""
     if not topics and not pattern:
         raise ConfigError("--topic or --topic-pattern required")
     try:
@@ -307,7 +309,7 @@ def _host(identifier: str) -> str:
 
 
 def _tls_of(keywords: dict[str, Any]) -> ConnectionOptions:
-    """For https addresses of nsqlookupds."""
+    """Return the TLS options, for https addresses of nsqlookupds."""
     return ConnectionOptions(
         **{name: value for name, value in keywords.items() if name.startswith("tls")}
     )
@@ -335,8 +337,8 @@ class _Shown:
 
 def _say_what_is_left_out(message: Message) -> None:
     log.warning(
-        "the headers of messages of %s are not written, only the bodies; --raw writes both, in the"
-        " bytes that nsqd has",
+        "the headers of messages of %s are not written, only the bodies; --raw writes nsqd's bytes"
+        " with both",
         message.topic,
     )
 

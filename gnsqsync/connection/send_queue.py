@@ -259,7 +259,11 @@ class SendQueue:
         """
         lock = self._lock
         try:
-            must_wait = self.slots or self.commands or not lock.acquire(False)
+            # Another thread may empty the queue at any moment: it is looked at once.
+            if self.slots or self.commands or not lock.acquire(False):
+                must_wait = True
+            else:
+                must_wait = False
         except BaseException:  # a signal may strike when the lock is just taken
             self._find_holder()
             raise

@@ -258,7 +258,7 @@ class DeadLetters:
             raise ConfigError("the letter does not say which topic it came from; name one")
         if topic == self.topic:
             raise ConfigError(f"{topic!r} is the topic of the dead letters; name another one")
-        if writer is not None and writer._has_headers:
+        if writer is not None and writer.encoder.has_headers:
             raise ConfigError("writer has headers=True: it would wrap a letter twice")
         look = self._entered()
         message = look.mine(letter)

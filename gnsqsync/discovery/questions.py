@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gnsqsync.addresses import Address
+from gnsqsync.errors import ProtocolError
 
 if TYPE_CHECKING:
     from gnsqsync.http.clients import LookupdHTTP
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["ALL_NSQDS", "Found", "Question", "nsqds_of", "topics_like"]
 
 Found = TypeVar("Found")
+
+# Upper bound of the nsqds that an answer may list. Each one costs a Reader a connection and a
+# thread, and a Writer a dial, so an answer beyond that is taken for wrong.
+MOST_NSQDS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +33,27 @@ class Question(Generic[Found]):
 
 def nsqds_of(topic: str) -> Question[Address]:
     """The nsqds that have ``topic``."""
-    return Question(
-        topic, "a topic", lambda client: {p.tcp_address for p in client.lookup(topic).producers}
-    )
+
+    def ask(client: LookupdHTTP) -> set[Address]:
+        return _bounded(producer.tcp_address for producer in client.lookup(topic).producers)
+
+    return Question(topic, "a topic", ask)
 
 
 def _all_nsqds(client: LookupdHTTP) -> set[Address]:
     # An nsqd of which every topic is tombstoned counts as not listed.
     nodes = client.nodes()
-    return {n.tcp_address for n in nodes if not n.tombstones or not all(n.tombstones)}
+    return _bounded(n.tcp_address for n in nodes if not n.tombstones or not all(n.tombstones))
+
+
+def _bounded(addresses: Iterable[Address]) -> set[Address]:
+    """Return the addresses. Raise ProtocolError for more than ``MOST_NSQDS``."""
+    found = set(addresses)
+    if len(found) > MOST_NSQDS:
+        raise ProtocolError(
+            f"the answer lists {len(found)} nsqds, and at most {MOST_NSQDS} are believed"
+        )
+    return found
 
 
 ALL_NSQDS: Question[Address] = Question("nsqds", "all", _all_nsqds)

@@ -248,8 +248,8 @@ def periodic(
     zone = check_zone(settings.TIME_ZONE if timezone is None else timezone)
     checked = Cron(cron, zone)
     next_at = checked.next(now())
-    writer = get_writer(alias)
-    writer._check(topic, body, None, headers)
+    encoder = get_writer(alias).encoder
+    encoder.check(topic, body, headers=headers)
     row = {
         "cron": checked.text,
         "timezone": zone.key,
@@ -257,7 +257,7 @@ def periodic(
         "alias": alias,
         "topic": topic,
         "body": body.encode() if isinstance(body, str) else bytes(body),
-        "headers": dict(headers or {}) if writer._has_headers else None,
+        "headers": dict(headers or {}) if encoder.has_headers else None,
     }
     _require_table(using)
     manager = _periodic(using)

@@ -207,7 +207,7 @@ def publish_on_commit(
         PublishError: At the end of the transaction, after its commit, unless ``robust``.
     """
     # The body is encoded now, so errors are raised here and later changes have no effect.
-    get_writer(alias)._check(topic, body, defer, headers)
+    get_writer(alias).encoder.check(topic, body, defer=defer, headers=headers)
     data = body.encode() if isinstance(body, str) else bytes(body)
     copied = None if headers is None else dict(headers)
 

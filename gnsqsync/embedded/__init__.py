@@ -1,8 +1,8 @@
 """An nsqd and an nsqlookupd for development and tests: same protocol, same answers, one process.
 
 ``Nsqd`` and ``Nsqlookupd`` start them as child processes, so this package loads neither gevent
-nor the servers into the process that asks for them. Not for production: nothing is replicated,
-and all of it runs on one core.
+nor the servers into the process that asks for them. Do not use them in production: they replicate
+nothing, and each runs on one core.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""``python -m gnsqsync.embedded nsqd|nsqlookupd [flags]``: runs one server until it is told to end.
+"""``python -m gnsqsync.embedded nsqd|nsqlookupd [flags]``: run one server until a signal ends it.
 
 Knows signals, exit statuses and the first log lines; the servers know the rest. A server has
 ``start()``, which binds, logs its "listening on" lines and returns, and ``stop()``, which returns
-when all is closed and saved. Either may raise OptionsError or StartError.
+after everything is closed and saved. Both may raise OptionsError or StartError.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gnsqsync.service.signals import ending, ignore_repeats
 
 
 class Server(Protocol):
-    """What NsqdServer and LookupdServer offer."""
+    """The methods that NsqdServer and LookupdServer share."""
 
     def start(self) -> None: ...
 
@@ -31,10 +31,10 @@ class Server(Protocol):
 
 
 def run_nsqd(argv: Sequence[str], *, exit_with_parent: bool = False) -> int:
-    """Runs the embedded nsqd with these flags until a signal ends it; returns the exit status.
+    """Run the embedded nsqd with these flags until a signal ends it. Return the exit status.
 
-    0 after a clean stop, 1 when it cannot start, 2 for an unknown flag. ``exit_with_parent``: also
-    stops when stdin reaches its end. Call it in the main thread.
+    The status is 0 after a clean stop, 1 if the server cannot start, 2 for an unknown flag. With
+    ``exit_with_parent`` the server also stops when stdin ends. Call it in the main thread.
     """
 
     def make(options: NsqdOptions) -> Server:
@@ -46,7 +46,7 @@ def run_nsqd(argv: Sequence[str], *, exit_with_parent: bool = False) -> int:
 
 
 def run_nsqlookupd(argv: Sequence[str], *, exit_with_parent: bool = False) -> int:
-    """Runs the embedded nsqlookupd; everything else is as in run_nsqd."""
+    """Run the embedded nsqlookupd. Arguments and exit status are the same as for run_nsqd."""
 
     def make(options: LookupdOptions) -> Server:
         from gnsqsync.embedded.lookupd_server import LookupdServer
@@ -65,7 +65,7 @@ def _run(
     argv: Sequence[str],
     exit_with_parent: bool,
 ) -> int:
-    # What ends the Go programs has this prefix, whatever --log-prefix says.
+    # The Go programs log a fatal error with this prefix, whatever --log-prefix says.
     log = Log(f"[{cls.program}] ")
     unread: list[str] = []
     try:
@@ -86,7 +86,7 @@ def _run(
 
 
 def _made(make: Callable[[_Options], Server], options: _Options) -> Server:
-    # The imports leave hardly any garbage; looking for it is a twelfth of a start.
+    # The imports leave hardly any garbage, and a search for it takes a twelfth of a start.
     gc.disable()
     try:
         return make(options)
@@ -114,8 +114,8 @@ def _serve(server: Server, exit_with_parent: bool) -> None:
     import gevent
     from gevent.event import Event
 
-    # How gevent prints the context of a greenlet that failed: the default imports pprint, which
-    # takes a tenth of a start.
+    # gevent prints the context of a failed greenlet with this function. The default imports pprint,
+    # which takes a tenth of a start.
     gevent.config.format_context = str
     told_to_end = Event()
     came: list[int] = []
@@ -138,7 +138,7 @@ def _serve(server: Server, exit_with_parent: bool) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line of ``python -m gnsqsync.embedded``; returns the exit status."""
+    """Run the command line of ``python -m gnsqsync.embedded``. Return the exit status."""
     replace_closed()
     arguments = list(argv)
     exit_with_parent = arguments[:1] == [EXIT_WITH_PARENT]

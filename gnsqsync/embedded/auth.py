@@ -1,13 +1,15 @@
-"""Asking auth servers what a client may do (docs/protocol/handshake#auth).
+"""Requests to auth servers: the rights of a client (docs/protocol/handshake#auth).
 
 Knows their HTTP API and the rules of their answers; nothing of the TCP protocol.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlencode, urlsplit
 
@@ -20,16 +22,20 @@ from gnsqsync.options import environment_bundle
 __all__ = ["AuthFailure", "AuthQuery", "Authenticator", "Authorization"]
 
 AuthQuery: TypeAlias = "Callable[[str, bool, str, bytes], Authorization]"
-"""(peer IP, whether TLS is up, common name of the client certificate, secret) -> Authorization."""
+"""(peer IP, True with TLS, common name of the client certificate, secret) -> Authorization."""
 
-# Go accepts this form of a time in JSON: RFC 3339.
+# Upper bound of the bytes of an answer, and the bytes that are read at a time.
+ANSWER_LIMIT = 1024 * 1024
+_PART = 65536
+
+# RFC 3339, the form of a time that Go accepts in JSON.
 _TIME = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})"
 )
 
 
 class AuthFailure(Exception):
-    """No auth server could be asked, or its answer was rejected."""
+    """No auth server could be reached, or its answer was rejected."""
 
 
 class _Permission(NamedTuple):
@@ -38,7 +44,7 @@ class _Permission(NamedTuple):
     kinds: frozenset[str]
 
     def allows(self, kind: str, topic: str, channel: str) -> bool:
-        # Searched, not anchored; a publish asks for the channel "".
+        # nsqd does not anchor the patterns. A publish has the channel "".
         return (
             kind in self.kinds
             and self.topic.search(topic) is not None
@@ -47,7 +53,7 @@ class _Permission(NamedTuple):
 
 
 class Authorization(NamedTuple):
-    """What an auth server said. ``expires_at`` is in seconds of the monotonic clock."""
+    """The answer of an auth server. ``expires_at`` is in seconds of the monotonic clock."""
 
     identity: str
     identity_url: str
@@ -56,12 +62,12 @@ class Authorization(NamedTuple):
 
     @classmethod
     def parse(cls, answer: Any, now: float) -> Authorization:
-        """Raises AuthFailure for anything that nsqd rejects as a whole."""
+        """Check the answer as nsqd does. AuthFailure if nsqd would reject the whole answer."""
         answer = _object(answer, "the answer")
         ttl = answer.get("ttl")
         if type(ttl) is not int or not 0 < ttl < 2**63:
             raise AuthFailure(f"invalid TTL {ttl!r:.60} (must be >0)")
-        # nsqd keeps its own time under that name, and reads it from the answer first.
+        # nsqd decodes the answer into a struct with this field, although it overwrites the value.
         if "expires" in answer and not _TIME.fullmatch(_text(answer, "expires")):
             raise AuthFailure("expires is not a time")
         entries = _list(answer, "authorizations")
@@ -73,13 +79,13 @@ class Authorization(NamedTuple):
         )
 
     def allows(self, topic: str, channel: str) -> bool:
-        """Whether publishing to ``topic`` (channel "") or subscribing is allowed."""
+        """Return True if the client may subscribe, or publish to ``topic`` if ``channel`` is ""."""
         kind = "subscribe" if channel else "publish"
         return any(entry.allows(kind, topic, channel) for entry in self.permissions)
 
 
 def _object(found: Any, what: str) -> dict[str, Any]:
-    """A JSON object as Go reads one: keys in any case, null as an empty object."""
+    """Read a JSON object as Go does: keys in any case, null as an empty object."""
     if found is None:
         return {}
     if not isinstance(found, dict):
@@ -123,9 +129,9 @@ def _permission(entry: Any) -> _Permission:
 
 
 class Authenticator:
-    """Asks the servers of --auth-http-address in turn, from a random one on.
+    """A client of the servers of --auth-http-address. Each query begins with a random server.
 
-    ``run`` calls a function that blocks, and lets the rest of the process go on meanwhile.
+    ``run`` calls a function that blocks, while other greenlets go on.
     """
 
     def __init__(
@@ -141,7 +147,7 @@ class Authenticator:
         self._run = run
 
     def query(self, ip: str, tls: bool, common_name: str, secret: bytes) -> Authorization:
-        """An ``AuthQuery``. Raises AuthFailure when no server gave a usable answer."""
+        """Ask the servers until one answers. AuthFailure if no server gave a usable answer."""
         parameters = {
             "common_name": common_name,
             "remote_ip": ip,
@@ -157,7 +163,7 @@ class Authenticator:
                 answer = self._run(lambda url=url: self._get(url))  # type: ignore[misc]
                 return Authorization.parse(answer, self._now())
             except AuthFailure as error:
-                # Not the URL with the secret in it.
+                # The query of the URL contains the secret, so only the endpoint is logged.
                 self._log.error("error querying auth server %s - %s", shown(endpoint), error)
         raise AuthFailure("unable to access auth server")
 
@@ -167,22 +173,40 @@ class Authenticator:
         options = self._options
         timeouts = (options.http_client_connect_timeout, options.http_client_request_timeout)
         with requests.Session() as session:
-            # nsqd goes straight to its auth servers, whatever proxy the environment names.
+            # nsqd connects to its auth servers directly and ignores proxies of the environment.
             session.trust_env = False
             session.headers["Accept"] = "application/vnd.nsq; version=1.0"
             session.headers["User-Agent"] = "nsqd/1.3.0 (gnsqsync embedded)"
             session.verify = options.tls_root_ca_file or environment_bundle() or True
+            deadline = time.monotonic() + sum(timeouts)
+
+            def ask(url: str) -> tuple[int, bytes]:
+                with session.get(url, timeout=timeouts, stream=True) as answer:
+                    return answer.status_code, _content(answer.iter_content(_PART), deadline)
+
             try:
-                answer = session.get(url, timeout=timeouts)
-                if answer.status_code == 403 and url.startswith("http://"):
-                    answer = session.get(_https_url(url, answer.json()), timeout=timeouts)
-                if answer.status_code != 200:
-                    raise AuthFailure(f"got response {answer.status_code}")
-                return answer.json()
+                status, content = ask(url)
+                if status == 403 and url.startswith("http://"):
+                    status, content = ask(_https_url(url, json.loads(content)))
+                if status != 200:
+                    raise AuthFailure(f"got response {status}")
+                return json.loads(content)
             except (OSError, ValueError, RecursionError) as error:
-                # requests' own errors are OSErrors, its JSON errors ValueErrors. Their texts name
-                # the URL, and in it the secret.
+                # requests raises OSErrors, and ValueErrors for JSON. Their texts contain the URL,
+                # and so the secret.
                 raise AuthFailure(type(error).__name__) from None
+
+
+def _content(parts: Iterable[bytes], deadline: float) -> bytes:
+    """Return all parts of an answer. Raise AuthFailure for one that is too large or too slow."""
+    content = bytearray()
+    for part in parts:
+        content += part
+        if len(content) > ANSWER_LIMIT:
+            raise AuthFailure(f"the answer is larger than {ANSWER_LIMIT} bytes")
+        if time.monotonic() > deadline:
+            raise AuthFailure("the answer does not end")
+    return bytes(content)
 
 
 def _https_url(url: str, answer: Any) -> str:

@@ -1,4 +1,4 @@
-"""Reading the body of MPUB piece by piece, for TCP and HTTP alike. No I/O
+"""A reader of MPUB bodies piece by piece, for TCP and HTTP alike. No I/O
 (docs/protocol/publishing#publish)."""
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ __all__ = ["MpubBody"]
 
 
 class MpubBody:
-    """``[count]{[size][bytes]}...``, fed from any position on.
+    """A parser of ``[count]{[size][bytes]}...`` that is fed in pieces.
 
-    ``bodies`` fills up; ``done`` says that the last one is read; ``missing`` is the error for an
-    input that ends now. The bodies together have ``max_body_size`` bytes at most. nsqd does not
-    check that, and stores as much as count and sizes allow, a terabyte by default.
+    ``bodies`` has the bodies read so far. ``done`` is True after the last one. ``missing`` is the
+    error if the input ends now. The bodies together have at most ``max_body_size`` bytes. nsqd does
+    not check the sum: it stores what count and sizes allow, a terabyte by default.
     """
 
     __slots__ = ("_count", "_left", "_max_count", "_max_msg_size", "bodies", "missing", "needs")
@@ -22,7 +22,7 @@ class MpubBody:
     def __init__(self, max_msg_size: int, max_body_size: int) -> None:
         self.bodies: list[bytes] = []
         self.missing: Fatal = Fatal(b"E_BAD_BODY", b"MPUB failed to read message count")
-        # How many bytes the next piece has.
+        # Bytes of the next piece: a number, or a size with its body.
         self.needs: int = 4
         self._count = -1
         self._max_msg_size = max_msg_size
@@ -34,7 +34,7 @@ class MpubBody:
         return len(self.bodies) == self._count
 
     def read(self, data: bytes, offset: int) -> int:
-        """Take the whole pieces in ``data`` from ``offset`` on; returns where it stopped.
+        """Take the whole pieces in ``data`` from ``offset`` on. Return the offset after them.
 
         Raises Fatal for a bad count or size.
         """

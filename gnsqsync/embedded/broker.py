@@ -1,4 +1,4 @@
-"""All topics and channels of one nsqd: creation, deletion, and who listens to changes. No I/O."""
+"""The topics and channels of one nsqd: creation, deletion, and listeners for both. No I/O."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ CHANNEL_CREATED = "channel created"
 CHANNEL_DELETED = "channel deleted"
 
 Listener = Callable[[str, str, "str | None"], None]
-"""Called with one of the four words above, the topic's name and the channel's or None."""
+"""Receives one of the four events above, the topic's name, and the channel's name or None."""
 
 
 def _no_queue(name: str) -> DiskQueue | None:
-    """All messages are in memory."""
+    """Return None: the queue stays in memory."""
     return None
 
 
 def _no_log(who: str, error: str) -> None:
-    """Nobody listens."""
+    """Ignore the error."""
 
 
 class Broker:
     """The topics of one nsqd, and the ``schedule`` of their channels.
 
-    ``now``, ``wall_ns`` and ``rng`` as of Schedule. Everything runs in one thread.
+    ``now``, ``wall_ns`` and ``rng`` go to the Schedule. Everything runs in one thread.
 
-    ``listeners`` hear of topics and channels coming and going. ``known_channels`` may be set to a
-    function that names the channels a new topic should have before its first message flows
-    (docs/protocol/publishing#channels); it may block, and other greenlets go on meanwhile.
+    ``listeners`` are called when a topic or channel is created or deleted. ``known_channels`` may
+    be set to a function that returns the channels a new topic needs before its first message
+    (docs/protocol/publishing#channels). It may block; other greenlets go on.
 
-    ``open_queue`` may be set to a function that opens the disk queue of a name, before the first
-    topic is made; without one all messages are in memory. ``on_write_failed`` hears who could not
-    write a message, and why.
+    ``open_queue`` may be set, before the first topic is made, to a function that opens the disk
+    queue of a name. Without it all messages stay in memory. ``on_write_failed`` is called with the
+    topic or channel that could not write a message, and the reason.
     """
 
     def __init__(
@@ -76,16 +76,16 @@ class Broker:
         self.known_channels: Callable[[str], Iterable[str]] | None = None
         self.open_queue: Callable[[str], DiskQueue | None] = _no_queue
         self.on_write_failed: Callable[[str, str], object] = _no_log
-        # Why the last write to disk failed; None when it did not.
+        # Reason why the last write to disk failed; None if it succeeded.
         self.trouble: str | None = None
 
     @property
     def health(self) -> str:
-        """What /ping answers, and /stats shows."""
+        """Health as /ping answers it and /stats shows it."""
         return "OK" if self.trouble is None else f"NOK - {self.trouble}"
 
     def in_memory_only(self) -> dict[str, int]:
-        """Return how many messages no stop can save, by the name of their queue."""
+        """Return the number of messages that a stop cannot save, by the name of their queue."""
         found: dict[str, int] = {}
         for topic in self.topics.values():
             if topic.ephemeral:
@@ -102,7 +102,7 @@ class Broker:
     # -- topics and channels ---------------------------------------------------------------------
 
     def topic(self, name: str) -> Topic:
-        """The topic, made when it is missing; then this may block in ``known_channels``."""
+        """Return the topic. If it is missing, create it; this may block in ``known_channels``."""
         topic = self.topics.get(name)
         if topic is not None:
             return topic
@@ -122,12 +122,12 @@ class Broker:
                     if not is_ephemeral(channel) and not topic.deleted:
                         topic.channel(channel)
         finally:
-            # Others may have published to it meanwhile.
+            # Other greenlets may have published while ``known_channels`` blocked.
             topic.start()
         return topic
 
     def delete_topic(self, name: str) -> bool:
-        """Delete it with its channels and close their consumers. False when there is none."""
+        """Delete the topic and its channels, and close their consumers. Return False if none."""
         topic = self.topics.pop(name, None)
         if topic is None:
             return False
@@ -140,7 +140,7 @@ class Broker:
         return True
 
     def delete_channel(self, topic_name: str, name: str) -> bool:
-        """Delete a channel, and an ephemeral topic with its last one. False when there is none."""
+        """Delete the channel, and an ephemeral topic with its last channel. False if none."""
         topic = self.topics.get(topic_name)
         channel = topic.channels.get(name) if topic is not None else None
         if topic is None or channel is None:
@@ -163,7 +163,7 @@ class Broker:
             owner.backlog.forget()
 
     def _on_written(self, who: str, error: str | None) -> None:
-        """A message was written to disk, or was not."""
+        """Note the result of a write to disk: None, or the reason why it failed."""
         self.trouble = error
         if error is not None:
             self.on_write_failed(who, error)
@@ -172,7 +172,7 @@ class Broker:
         self._tell(CHANNEL_CREATED, channel.topic_name, channel.name)
 
     def _on_deserted(self, channel: Channel) -> None:
-        """An ephemeral channel lost its last consumer."""
+        """Delete an ephemeral channel that lost its last consumer."""
         self.delete_channel(channel.topic_name, channel.name)
 
     def _tell(self, event: str, topic: str, channel: str | None) -> None:

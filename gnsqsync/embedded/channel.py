@@ -1,6 +1,6 @@
-"""A channel: its queue, what is in flight and deferred, and handing messages to consumers.
+"""A channel: its queue, its messages in flight and deferred, and their delivery to consumers.
 
-No I/O; time comes from the schedule's clock. Follows docs/protocol/flow, docs/protocol/timeouts and
+No I/O; the schedule has the clock. The rules are in docs/protocol/flow, docs/protocol/timeouts and
 docs/protocol/requeue.
 """
 
@@ -26,22 +26,22 @@ __all__ = [
 NOT_IN_FLIGHT = b"ID not in flight"
 NOT_OWNER = b"client does not own message"
 
-# A consumer gets at most this much at once, so that the limit of its output buffer is checked again
-# before more bodies are copied into frames.
+# Bytes after which a batch for one consumer ends. Then the limit of the consumer's output buffer is
+# checked again before more bodies are copied into frames.
 _BATCH_BYTES = 256 * 1024
-# Passes over the in-flight table of one channel are at least this far apart (seconds).
+# Seconds between two passes over the in-flight table of one channel, at least.
 _SCAN_SPACING = 0.01
 
 
 class TooManyConsumers(Exception):
-    """--max-channel-consumers is reached."""
+    """The channel has --max-channel-consumers consumers."""
 
 
 class Channel(Queueing):
-    """One channel of a topic. Made by ``Topic.channel``.
+    """A channel of a topic, made by ``Topic.channel``.
 
-    ``open_queue`` and ``on_written``: see Queueing and Backlog. ``on_deserted``: called with it
-    when it is ephemeral and its last consumer leaves.
+    ``open_queue`` and ``on_written``: see Queueing and Backlog. ``on_deserted`` is called with an
+    ephemeral channel whose last consumer left.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class Channel(Queueing):
         self.latency: LatencyWindow | None = LatencyWindow.for_options(
             schedule.options, schedule.now()
         )
-        # When the schedule calls expire() next; math.inf when nothing is planned.
+        # Time at which the schedule calls expire() next; math.inf if nothing is planned.
         self.wake_at: float = math.inf
-        # No message in flight times out before this time. It may be too early, because FIN does not
-        # change it.
+        # Time before which no message in flight times out. It may be too early, because FIN does
+        # not change it.
         self._next_timeout = math.inf
         self._turn = 0
         self._order = count()
@@ -76,9 +76,9 @@ class Channel(Queueing):
     # -- messages in ---------------------------------------------------------------------------
 
     def put(self, message: QueuedMessage) -> None:
-        """A new message from the topic; with a delay it waits in the deferred set first.
+        """Take a new message from the topic. A delayed one goes to the deferred set first.
 
-        DiskFailed when it must go to disk and cannot: then the channel does not have it.
+        DiskFailed if the message must go to disk and cannot; then the channel does not have it.
         """
         if message.delay > 0:
             self._defer(message, message.delay)
@@ -112,7 +112,7 @@ class Channel(Queueing):
         self._schedule.wake(self)
 
     def _enqueue_again(self, message: QueuedMessage) -> None:
-        """A message that a consumer had, or that was deferred: it stays even if the disk fails."""
+        """Queue a message that was in flight or deferred. If the disk fails, keep it in memory."""
         try:
             self._enqueue(message)
         except DiskFailed:
@@ -128,7 +128,7 @@ class Channel(Queueing):
     # -- messages out --------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Hand waiting messages to the consumers that have room, evenly and in turn."""
+        """Deliver waiting messages to the consumers that have room, evenly and in turn."""
         queue = self.queue
         while (queue or self.unread is not None) and not self.paused:
             ready = [(consumer, room) for consumer in self.consumers if (room := consumer.room())]
@@ -137,8 +137,8 @@ class Channel(Queueing):
             if len(ready) == 1:
                 self._hand_over(*ready[0])
                 continue
-            # Each gets an equal share of the waiting messages; the turn decides which consumers get
-            # one more.
+            # Each consumer gets an equal share of the waiting messages. The turn decides which
+            # consumers get one more.
             share = -(-self.depth // len(ready))
             first = self._turn % len(ready)
             for consumer, room in ready[first:] + ready[:first]:
@@ -169,7 +169,7 @@ class Channel(Queueing):
             else:
                 break
             if sample_rate and self._schedule.rng.randrange(100) > sample_rate:
-                continue  # gone for everybody, docs/protocol/flow#sampling
+                continue  # The message is lost for all consumers, docs/protocol/flow#sampling.
             message.attempts = (message.attempts + 1) & 0xFFFF
             message.owner = consumer
             message.deadline = deadline
@@ -189,7 +189,8 @@ class Channel(Queueing):
     # -- answers of consumers ------------------------------------------------------------------
 
     def finish(self, id: bytes, consumer: Consumer) -> bytes | None:
-        """FIN. None when done, else the reason of the error (docs/protocol/flow#fin)."""
+        """Finish the message (FIN). Return None, or the reason of the error
+        (docs/protocol/flow#fin)."""
         message = self.in_flight.get(id)
         if message is None:
             return NOT_IN_FLIGHT
@@ -205,7 +206,7 @@ class Channel(Queueing):
         return None
 
     def requeue(self, id: bytes, consumer: Consumer, delay: float) -> bytes | None:
-        """REQ with ``delay`` in seconds. Returns as ``finish``."""
+        """Requeue the message (REQ) after ``delay`` seconds. Return None or the error's reason."""
         message = self.in_flight.get(id)
         if message is None:
             return NOT_IN_FLIGHT
@@ -225,7 +226,10 @@ class Channel(Queueing):
         return None
 
     def touch(self, id: bytes, consumer: Consumer) -> bytes | None:
-        """TOUCH: a new deadline, capped at --max-msg-timeout after the delivery."""
+        """Give the message a new deadline (TOUCH), --max-msg-timeout after delivery at most.
+
+        Return None, or the reason of the error.
+        """
         message = self.in_flight.get(id)
         if message is None:
             return NOT_IN_FLIGHT
@@ -242,7 +246,7 @@ class Channel(Queueing):
     # -- time ----------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Queue the deferred messages that are due and those in flight that timed out."""
+        """Queue the deferred messages that are due and the messages in flight that timed out."""
         deferred = self.deferred
         while deferred and deferred[0][0] <= now:
             self._enqueue_again(heapq.heappop(deferred)[2])
@@ -264,7 +268,8 @@ class Channel(Queueing):
                 earliest = message.deadline
         if overdue:
             earliest = max(earliest, now + _SCAN_SPACING)
-        # Before the loop: an ephemeral queue may deliver at once and lower it again.
+        # This comes before the loop, where an ephemeral queue may deliver at once and so set an
+        # earlier time.
         self._next_timeout = earliest if self.in_flight else math.inf
         for message in overdue:
             del self.in_flight[message.id]
@@ -284,7 +289,7 @@ class Channel(Queueing):
         self.consumers.append(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Detach it. Its messages stay in flight until their timeout
+        """Detach a consumer. Its messages stay in flight until their timeout
         (docs/protocol/errors#closing)."""
         if consumer in self.consumers:
             self.consumers.remove(consumer)
@@ -299,7 +304,7 @@ class Channel(Queueing):
             self._schedule.wake(self)
 
     def empty(self) -> None:
-        """Drop all messages, also those deferred or in flight; counters stay."""
+        """Drop all messages, deferred and in flight, too. Counters stay."""
         self._drop_waiting()
         self.deferred.clear()
         self.in_flight.clear()
@@ -308,14 +313,14 @@ class Channel(Queueing):
             consumer.in_flight = 0
 
     def close(self) -> None:
-        """The channel was deleted, or the server stops: close the consumers."""
+        """Close the consumers, because the channel was deleted or the server stops."""
         self.deleted = True
         consumers, self.consumers = self.consumers, []
         for consumer in consumers:
             consumer.channel_closed()
 
     def unsaved(self) -> Iterator[QueuedMessage]:
-        """What a clean stop writes to disk: waiting in memory, in flight, deferred (no delay)."""
+        """Yield the messages that a clean stop writes: in memory, in flight, deferred."""
         yield from self.queue
         yield from self.in_flight.values()
         yield from (message for _, _, message in sorted(self.deferred, key=lambda item: item[:2]))

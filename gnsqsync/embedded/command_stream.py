@@ -1,7 +1,7 @@
-"""The bytes of one TCP V2 connection: command lines and bodies in, frames out, and its end.
+"""The bytes of one TCP V2 connection: command lines and bodies in, frames out, and the close.
 
-Knows how commands are cut out of the stream (docs/protocol/commands#command-lines) and that fatal
-errors end it; session.py knows what the commands mean. No I/O.
+Knows where a command ends in the stream (docs/protocol/commands#command-lines) and that a fatal
+error ends the stream. session.py knows what the commands mean. No I/O.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from gnsqsync.wire.pieces import Pieces
 __all__ = ["OK_FRAME", "Command", "CommandStream", "insufficient"]
 
 Command: TypeAlias = "Callable[[list[bytes], bytes, int], int]"
-"""(words of the line, data, where the line ends in it) -> where the command ends.
+"""(words of the line, data, offset after the line) -> offset after the command.
 
-A negative number says that it is incomplete: minus the position up to which bytes are needed.
+A negative result means that the command is incomplete: its value is minus the needed length.
 """
 
-# A line with its \n fits nsqd's read buffer, or the connection is closed.
+# Bytes of a line with its \n that fit nsqd's read buffer. A longer line closes the connection.
 _MAX_LINE = 16384
-# A client is not served further while this many bytes are unsent.
+# Unsent bytes from which on a client is not served further.
 _MAX_BACKLOG = 1024 * 1024
 
 OK_FRAME = encode_response(b"OK")
 
 
 def insufficient(command: bytes, word: bytes = b"parameters") -> Fatal:
-    """The error for a line with too few words."""
+    """Return the error for a line with too few words."""
     return Fatal(b"E_INVALID", b"%s insufficient number of %s" % (command, word))
 
 
 class CommandStream:
-    """Feed it with ``receive``; it fills ``take_output`` and calls ``on_output``.
+    """A parser that ``receive`` feeds. ``on_output`` is called when ``take_output`` has bytes.
 
-    ``closed``: the connection is over; write what is in the output, then close. ``upgrades``: the
-    layers to switch on, in order, after the output so far is written. ``commands`` counts whole
-    commands (the read deadline starts anew with each).
+    ``closed``: True after the end; the owner writes the output, then closes. ``upgrades``: the
+    layers that the owner adds, in order, after it has written the output. ``commands``: number of
+    whole commands (each starts the read deadline anew).
     """
 
     def __init__(self, commands: dict[bytes, Command], on_output: Callable[[], None]) -> None:
@@ -48,25 +48,25 @@ class CommandStream:
         self.upgrades: list[tuple[str, int]] = []
         self.closed: bool = False
         self.commands: int = 0
-        # Bytes that the output was cut from but that the socket has not taken; set by the owner.
+        # Bytes that were taken from the output and that the kernel has not taken; set by the owner.
         self.unsent = 0
-        # Whether an answer is unsent; the owner clears it when all bytes are sent.
+        # True while an answer is unsent. The owner clears the flag when all bytes are sent.
         self.owes_answer: bool = False
         self._output: list[bytes] = []
         self._output_size = 0
-        # Bytes at the end of the output that wait: they go with the next frame behind them.
+        # Bytes at the end of the output that wait for the next frame and leave with it.
         self._held = 0
-        # The beginning of an incomplete command.
+        # The bytes of an incomplete command.
         self._pieces = Pieces()
         # The error if the input ends here; None between commands.
         self._missing: Fatal | None = None
-        # Reads on in a body that is taken piece by piece; set by its command.
+        # Reader of a body that arrives in pieces, set by the command; None outside of such a body.
         self._continue: Callable[[bytes, int], int] | None = None
 
     # -- in ----------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Execute every command that ``data`` completes. Stops at an upgrade or when closed."""
+        """Execute every command that ``data`` completes. Stop at an upgrade or when closed."""
         if self._pieces.kept:
             whole = self._pieces.add(data)
             if whole is None:
@@ -112,14 +112,14 @@ class CommandStream:
             self._pieces.begin(data[offset:])
 
     def _check_line(self, params: list[bytes]) -> None:
-        """The checks before a line is parsed; raises Fatal."""
+        """Check a line before it is parsed. Raise Fatal to refuse it."""
 
     def _incomplete(self, stop: int, code: bytes, text: bytes) -> int:
         self._missing = Fatal(code, text)
         return -stop
 
     def input_ended(self) -> None:
-        """EOF, or the read deadline passed: nsqd reports it only inside a body."""
+        """Handle EOF or a missed read deadline. nsqd sends an error only inside of a body."""
         if not self.closed:
             if (self._pieces.kept or self._continue is not None) and self._missing is not None:
                 self._fail(self._missing)
@@ -129,7 +129,7 @@ class CommandStream:
 
     @property
     def is_backlogged(self) -> bool:
-        """Whether the peer reads too slowly to be served further."""
+        """True while the peer reads too slowly to be served further."""
         return self._output_size + self.unsent >= _MAX_BACKLOG
 
     def take_output(self) -> bytes:
@@ -161,7 +161,7 @@ class CommandStream:
     # -- the end -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the connection. Idempotent; the output is still to be written."""
+        """End the connection. The owner still writes the output. Idempotent."""
         self.closed = True
         self._pieces = Pieces()
         self._continue = None

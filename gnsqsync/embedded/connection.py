@@ -1,6 +1,6 @@
-"""One client's socket: reads for its session, writes what the session has, upgrades, closes.
+"""The socket of one client: reads for the session, writes its output, upgrades, closes.
 
-Knows sockets, layers and deadlines; of the protocol only the magic.
+Knows sockets, layers and deadlines. The only part of the protocol it knows is the magic.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = ["Connection"]
 
 _MAGIC = b"  V2"
 _RECV_SIZE = 65536
-# How long a client may take to send the magic; nsqd waits for ever, and so runs out of descriptors.
+# Seconds in which a client must send the magic. nsqd waits forever, and runs out of descriptors.
 _MAGIC_TIMEOUT = 60.0
 _TLS_HANDSHAKE_TIMEOUT = 5.0
-# After a fatal error: how long the client's further bytes are read and thrown away, so that the
-# kernel does not answer them with a reset before the client has read the error frame.
+# Seconds in which the client's bytes are read and dropped after a fatal error. Otherwise the kernel
+# would answer them with a reset before the client has read the error frame.
 _DRAIN_TIME = 0.5
-# How long a client that does not read may hold up the end of its connection.
+# Seconds for which a client that does not read may delay the end of its connection.
 _LAST_WRITE_TIME = 5.0
 
 
@@ -53,18 +53,18 @@ class _Nsqd(Protocol):
 
 
 class _PeerGone(Exception):
-    """The client closed, or does not read."""
+    """The client closed the connection, or does not read."""
 
 
 class _TooSlow(Exception):
-    """The kernel took nothing for a whole heartbeat interval."""
+    """The kernel took no bytes for a whole heartbeat interval."""
 
 
 class Connection:
-    """A greenlet calls ``run``; ``flush`` may be called by anybody in the thread, and never blocks.
+    """A client's connection. One greenlet calls ``run``; any greenlet may call ``flush``.
 
-    While the kernel takes all bytes there is one greenlet, the reading one. When the kernel's
-    buffer is full, a second one writes the rest.
+    ``flush`` never blocks. While the kernel takes all bytes, the reading greenlet is the only one.
+    When the kernel's buffer is full, a second greenlet writes the rest.
     """
 
     def __init__(self, nsqd: _Nsqd, sock: Any, address: Any) -> None:
@@ -87,12 +87,17 @@ class Connection:
             on_identified=self._restart_heartbeat,
         )
         self._layers: list[Layer] = []
-        # Each is a write of its own.
+        # Encoded output that the kernel has not taken. Each piece is a write of its own.
         self._unsent: deque[memoryview] = deque()
+        # The second greenlet, while the kernel's buffer is full.
         self._writer: gevent.Greenlet | None = None
+        # Set when the second greenlet has ended.
         self._written = Event()
+        # True after an error of the socket: nothing is sent any more.
         self._broken = False
+        # True after a missed write deadline: messages and heartbeats are dropped.
         self._mute = False
+        # True while the reading greenlet waits for bytes.
         self._receiving = False
         self._heartbeat: Any = None
         self._heartbeat_period = 0.0
@@ -100,7 +105,7 @@ class Connection:
     # -- the reading greenlet --------------------------------------------------------------------
 
     def run(self) -> None:
-        """Serve the client until it or the session ends; never raises."""
+        """Serve the client until the client or the session ends the connection. Never raises."""
         log, name = self._nsqd.log, self._peer.name
         try:
             rest = self._read_magic()
@@ -117,7 +122,7 @@ class Connection:
             self._end()
 
     def _read_magic(self) -> bytes | None:
-        """The bytes after the magic; None when the magic is wrong."""
+        """Return the bytes after the magic, or None if the magic is wrong."""
         data = b""
         now = self._nsqd.broker.now
         deadline = now() + _MAGIC_TIMEOUT
@@ -147,8 +152,7 @@ class Connection:
             if session.closed:
                 return
             if session.is_backlogged:
-                # Too much output waits for the client. Until that is written nothing more is read
-                # from it.
+                # Too much output waits for the client, so nothing is read before it is written.
                 self.flush()
                 self._wait_until_written()
             if session.commands != commands:
@@ -159,9 +163,9 @@ class Connection:
             data = self._receive(timeout)
 
     def _receive(self, timeout: float | None) -> bytes:
-        """Decoded bytes, perhaps none; tells the session at EOF."""
+        """Return decoded bytes, perhaps none. Tell the session at EOF."""
         if self._layers and self._layers[-1].pending:
-            gevent.sleep(0)  # the other connections have their turns
+            gevent.sleep(0)  # Let other connections go on.
             return self._layers[-1].decode(b"")
         try:
             data = self._recv(timeout)
@@ -176,10 +180,10 @@ class Connection:
         return data
 
     def _recv(self, timeout: float | None) -> bytes:
-        """Raw bytes; at EOF the session is told and b"" returned. TimeoutError.
+        """Return raw bytes. At EOF tell the session and return b"". TimeoutError.
 
-        Waits for the event loop even when bytes are there. So connections take turns, and the
-        output of all of them is flushed together.
+        Wait for the event loop even if bytes are there. So connections take turns, and the output
+        of all connections is flushed together.
         """
         if timeout is not None and timeout <= 0:
             raise TimeoutError
@@ -207,7 +211,7 @@ class Connection:
     # -- upgrades --------------------------------------------------------------------------------
 
     def _upgrade(self) -> bytes:
-        """Switch on the layers that IDENTIFY agreed on; returns what already came through them."""
+        """Add the layers that IDENTIFY agreed on. Return the bytes that they have decoded."""
         session = self.session
         surplus = b""
         while session.upgrades:
@@ -232,7 +236,7 @@ class Connection:
     def _tls_handshake(self) -> TlsLayer | None:
         context = self._nsqd.tls_context
         assert context is not None
-        # A server without a certificate need not import it.
+        # A server without a certificate does not need this import.
         from gnsqsync.wire.tls import TlsLayer
 
         tls = TlsLayer(context, server_side=True, peer=self._peer.name)
@@ -250,7 +254,7 @@ class Connection:
                         continue
                     data = first
                     if not _looks_like_tls(first):
-                        # Go's words, and no alert: the client would not understand it.
+                        # The text is Go's. No alert is sent: the client would not understand it.
                         raise _NotTls("tls: first record does not look like a TLS handshake")
                 self._send(tls.handshake(data))
         except TimeoutError:
@@ -273,7 +277,7 @@ class Connection:
     # -- writing ---------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write the session's output; a second greenlet writes what the kernel does not take."""
+        """Write the session's output. A second greenlet writes what the kernel does not take."""
         if self._broken:
             self.session.take_output()
             return
@@ -311,13 +315,13 @@ class Connection:
         for layer in reversed(self._layers):
             pieces = [write for piece in pieces for write in writes(layer, piece)]
             if session.owes_flush:
-                # DEFLATE is the innermost layer, so this is its turn.
+                # DEFLATE is the innermost layer, so the first layer here is DEFLATE.
                 session.owes_flush = False
                 pieces += EMPTY_FLUSH
         self._unsent.extend(map(memoryview, pieces))
 
     def _send_some(self) -> None:
-        """Give the kernel what it takes of ``_unsent`` without waiting."""
+        """Send of ``_unsent`` what the kernel takes without waiting."""
         unsent = self._unsent
         while unsent:
             try:
@@ -335,7 +339,7 @@ class Connection:
         try:
             while self._unsent:
                 interval = session.settings.heartbeat_interval
-                # nsqd's write deadline (docs/protocol/timeouts#heartbeats).
+                # This is nsqd's write deadline (docs/protocol/timeouts#heartbeats).
                 socket.wait_write(self._sock.fileno(), interval or None, _TooSlow())
                 self._send_some()
                 if not self._unsent:
@@ -353,7 +357,7 @@ class Connection:
         self._wake_reader_at_end()
 
     def _fall_silent(self) -> None:
-        """Like nsqd, end the sending of messages and heartbeats, but not the connection.
+        """Stop sending messages and heartbeats, but keep the connection, as nsqd does.
 
         The connection ends with the next answer, or when no command comes in time.
         """
@@ -364,7 +368,7 @@ class Connection:
         self._stop_heartbeat()
         self._unsent.clear()
         self.session.take_output()
-        # A backlog that never shrinks: no message is handed over any more.
+        # The session now looks backlogged for good, so its channel delivers no more messages.
         self.session.unsent = sys.maxsize
 
     def _wait_until_written(self) -> None:
@@ -374,13 +378,13 @@ class Connection:
             raise _PeerGone("does not take what it is sent")
 
     def _send(self, data: bytes) -> None:
-        """A few KB beside the session's output, which fit into the kernel's empty buffer."""
+        """Send a few KB that are not the session's. They fit into the kernel's empty buffer."""
         self._sock.send(data)
 
     # -- the end ---------------------------------------------------------------------------------
 
     def disconnect(self) -> None:
-        """Close without a frame, from outside."""
+        """Close the connection without a frame. Called by the server."""
         self.session.close()
         self._shutdown(socket.SHUT_RDWR)
 
@@ -410,7 +414,7 @@ class Connection:
             while self._recv(deadline - self._nsqd.broker.now()):
                 pass
         except OSError:
-            # A timeout, or a reset: the peer will not read any more.
+            # After a timeout or a reset the peer will not read any more.
             pass
         self._readable.close()
         self._sock.close()

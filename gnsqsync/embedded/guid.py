@@ -14,8 +14,8 @@ _SEQUENCE_LIMIT = 4096
 class GuidFactory:
     """The ids of one topic.
 
-    nsqd gives 4096 ids per 1.05 ms and then waits. This one takes ids of the next milliseconds
-    instead, so it never blocks; ids still rise and never repeat.
+    nsqd gives 4096 ids per 1.05 ms and then waits. This factory takes ids of the next milliseconds
+    instead, so that it never blocks. Ids still rise and never repeat.
     """
 
     __slots__ = ("_millis", "_node_bits", "_sequence")
@@ -26,7 +26,7 @@ class GuidFactory:
         self._sequence = 0
 
     def new_id(self, wall_ns: int) -> bytes:
-        """The next id; ``wall_ns`` is nanoseconds since the epoch."""
+        """Return the next id. ``wall_ns`` is in nanoseconds since the epoch."""
         millis = wall_ns >> 20
         if millis > self._millis:
             self._millis = millis
@@ -41,5 +41,5 @@ class GuidFactory:
 
 
 def millis_of(id: bytes) -> int:
-    """When an id was made, in units of 2**20 ns since the epoch; ValueError when it is none."""
+    """Return the time in an id, in units of 2**20 ns since the epoch. ValueError for no id."""
     return (int(id, 16) >> 22) + _EPOCH

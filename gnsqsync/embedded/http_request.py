@@ -1,7 +1,7 @@
-"""HTTP/1.x requests as Go's net/http reads them for nsqd and nsqlookupd: what it takes, what it
-refuses, and with which words. Stricter in one thing: a request says once where its body ends.
+"""A parser of HTTP/1.x requests that accepts and refuses what Go's net/http does, in Go's words.
+It is stricter in one thing: a request must say only once where its body ends.
 
-Knows bytes; of a socket it knows recv(). Routes and answers are elsewhere.
+Knows bytes and ``recv``. Routes and answers are elsewhere.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from gnsqsync.daemon.framing import ends_twice
 
 __all__ = ["BadBody", "Body", "Head", "Refused", "Source", "read_head"]
 
-# Go's limit for a request line and headers: a megabyte, and the buffer that it reads into.
+# Go's limit for request line and headers, in bytes: a megabyte and the size of its read buffer.
 _MAX_HEAD = (1 << 20) + 4096
 _MAX_CHUNK_LINE = 4096
 _MAX_TRAILER = 4096
-# What Go's chunked reader bears of bytes that are no data, beside 16 for each chunk and twice the
-# data.
+# Go's limit for overhead in a chunked body, in bytes. 16 bytes a chunk and twice the data are free.
 _MAX_EXCESS = 16 * 1024
 _MAX_LENGTH = 2**63 - 1
 
-# Sets of bytes, for translate(): what is left after these are taken away is bad. Regular
-# expressions would take longer to compile than all else here to import.
+# Sets of allowed bytes, which translate() takes away: any byte left is bad. Regular expressions
+# would take longer to compile than this module to import.
 _DIGITS = b"0123456789"
 _LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _HEX = _DIGITS + b"abcdefABCDEF"
@@ -41,10 +40,10 @@ _AUTHORITY = (
 
 
 class Refused(Exception):
-    """Go's own answer to a request that it does not hand on; it closes the connection then.
+    """The answer of Go's net/http to a bad request, after which the connection is closed.
 
-    ``line`` follows HTTP/1.1 in the first line, ``text`` is the body. ``is_long``: the client may
-    still be sending.
+    ``line`` follows HTTP/1.1 in the first line, ``text`` is the body. ``is_long``: True if the
+    client may still be sending.
     """
 
     def __init__(self, line: str, text: str = "", *, is_long: bool = False) -> None:
@@ -55,12 +54,11 @@ class Refused(Exception):
 
 
 class BadBody(ValueError):
-    """The body breaks off, or is not chunked as it should be."""
+    """The body breaks off, or its chunks are malformed."""
 
 
 class Source:
-    """The bytes of one connection, in the order in which they are taken. ``recv`` is a
-    socket's."""
+    """A buffered reader of one connection. ``recv`` is a method of its socket."""
 
     def __init__(self, recv: Callable[[int], bytes]) -> None:
         self._recv = recv
@@ -72,13 +70,13 @@ class Source:
         return bool(part)
 
     def peek(self, size: int) -> bytes:
-        """The next ``size`` bytes, fewer when the client has closed; they stay."""
+        """Return the next ``size`` bytes without taking them; fewer if the client has closed."""
         while len(self._data) < size and self._fill():
             pass
         return bytes(self._data[:size])
 
     def take(self, size: int) -> bytes:
-        """At least one byte and at most ``size``; empty when the client has closed."""
+        """Take between 1 and ``size`` bytes. Return b"" if the client has closed."""
         if not self._data:
             self._fill()
         part = bytes(self._data[:size])
@@ -86,8 +84,10 @@ class Source:
         return part
 
     def line(self, limit: int) -> bytes | None:
-        """The next bytes up to a line feed, with it, or up to the end; None for more than
-        ``limit``."""
+        """Take the bytes up to and with a line feed, or up to the end of the connection.
+
+        Return None, and take nothing, if the line is longer than ``limit``.
+        """
         searched = 0
         while (end := self._data.find(b"\n", searched)) < 0:
             searched = len(self._data)
@@ -107,24 +107,24 @@ class Head(NamedTuple):
     """Decoded, one character for each byte."""
     query: str
     is_old: bool
-    """Whether it is HTTP/1.0."""
+    """True for HTTP/1.0."""
     length: int
-    """The body's, in bytes; -1 when it is chunked."""
+    """Bytes of the body; -1 if it is chunked."""
     keeps_alive: bool
-    """Whether an old client asked for that, and has to be told."""
+    """True if an HTTP/1.0 client asked for keep-alive; the answer must confirm it."""
     closes: bool
-    """Whether no request comes after it."""
+    """True if the connection ends after this request."""
     expects: str
 
 
 def read_head(source: Source, *, after_post: bool = False) -> Head | None:
-    """The next request, None when the client has closed. Raises Refused, and what ``recv`` raises.
+    """Read the next request. Return None if the client has closed. Refused, and errors of ``recv``.
 
-    ``after_post``: line ends before it are left out, which some clients send after a body.
+    ``after_post``: skip line ends before the request, which some clients send after a body.
     """
     left = _MAX_HEAD
     if after_post:
-        # Go looks at four bytes.
+        # Go skips line ends within the next four bytes only.
         peeked = source.peek(4)
         source.take(len(peeked) - len(peeked.lstrip(b"\r\n")))
 
@@ -145,7 +145,7 @@ def read_head(source: Source, *, after_post: bool = False) -> Head | None:
     hosts = headers.get(b"host", [])
     _check(len(hosts) <= 1)
     is_chunked = _is_chunked(headers, version)
-    # Go takes two equal lengths, and a length beside chunks.
+    # Go accepts two equal lengths, and a length beside chunks. Here both are refused.
     lengths, encodings = headers.get(b"content-length", []), headers.get(b"transfer-encoding", [])
     _check(not ends_twice(len(lengths), len(encodings)))
     length = _content_length(headers)
@@ -182,7 +182,7 @@ def _check(is_good: object) -> None:
 
 
 def _is_of(text: bytes, allowed: bytes) -> bool:
-    """Whether it has these bytes only, and one at least."""
+    """Return True if the text is not empty and has only allowed bytes."""
     return bool(text) and not text.translate(None, allowed)
 
 
@@ -206,7 +206,7 @@ def _request_line(line: bytes) -> tuple[bytes, bytes, tuple[int, int]]:
 
 
 def _target(target: bytes, *, is_connect: bool) -> tuple[bytes, bytes]:
-    """Path, decoded, and query: of a path, the * of OPTIONS, or a URL as a proxy gets it."""
+    """Return the decoded path and the query of a path, of ``*``, or of a whole URL."""
     _check(target and not _has(target, _CONTROL + b" "))
     if target == b"*":
         return target, b""
@@ -228,7 +228,7 @@ def _target(target: bytes, *, is_connect: bool) -> tuple[bytes, bytes]:
 
 
 def _read_headers(line: Callable[[], bytes]) -> dict[bytes, list[bytes]]:
-    """By name in lower case, up to the empty line."""
+    """Read the headers up to the empty line. Return lists of values by name in lower case."""
     headers: dict[bytes, list[bytes]] = {}
     values: list[bytes] | None = None
     while True:
@@ -238,7 +238,7 @@ def _read_headers(line: Callable[[], bytes]) -> dict[bytes, list[bytes]]:
         if not text:
             return headers
         if text[:1] in b" \t":
-            # The last header goes on.
+            # The line continues the last header.
             if values is None:
                 raise Refused("400 Bad Request")
             value = values.pop() + b" " + text.strip(b" \t")
@@ -262,7 +262,7 @@ def _is_chunked(headers: dict[bytes, list[bytes]], version: tuple[int, int]) -> 
 def _content_length(headers: dict[bytes, list[bytes]]) -> int:
     found = headers.get(b"content-length", [b""])
     if not found[0]:
-        # Also a header without a value: nsqd is built so that Go takes it.
+        # Go accepts a Content-Length without a value, in the way nsqd is built.
         return 0
     _check(found[0].isdigit())
     digits = found[0].lstrip(b"0")
@@ -284,9 +284,8 @@ def _tokens(values: list[bytes]) -> set[bytes]:
 class Body:
     """The body of one request.
 
-    ``invite`` is called before its first byte is read, unless it is None by then. ``unread`` is how
-    many bytes are still announced, for a chunk if it is chunked; ``is_whole`` says that all was
-    read.
+    ``invite`` is called before the first byte is read, unless it is None by then. ``unread``: bytes
+    that the length, or the current chunk, still announces. ``is_whole``: True after the last byte.
     """
 
     def __init__(self, source: Source, length: int, invite: Callable[[], None] | None) -> None:
@@ -299,13 +298,12 @@ class Body:
         self._is_bad = False
 
     def read(self, limit: int) -> bytes:
-        """At most ``limit`` bytes, empty at the end. Raises BadBody, and again when called
-        again."""
+        """Read at most ``limit`` bytes; b"" at the end. BadBody, then and at each later call."""
         if self.invite is not None:
             self.invite()
             self.invite = None
         if self._is_bad:
-            raise BadBody("it was bad before")
+            raise BadBody("the body was bad before")
         try:
             if self.is_chunked and not self.unread and not self.is_whole:
                 self._begin_chunk()
@@ -317,7 +315,7 @@ class Body:
     def _read(self, limit: int) -> bytes:
         part = self._source.take(min(limit, self.unread))
         if not part:
-            raise BadBody("it breaks off")
+            raise BadBody("the body breaks off")
         self.unread -= len(part)
         if not self.unread:
             if not self.is_chunked:
@@ -334,14 +332,14 @@ class Body:
     def _begin_chunk(self) -> None:
         line = self._source.line(_MAX_CHUNK_LINE)
         if line is None or not line.endswith(b"\r\n") or line.count(b"\r") > 1:
-            raise BadBody("the line of a chunk is too long, or has another end")
+            raise BadBody("the line of a chunk is too long, or does not end with CR LF")
         size = line[:-2].rstrip(b" \t").partition(b";")[0]
         if len(size) > 16 or not _is_of(size, _HEX):
-            raise BadBody("the size of a chunk is none")
+            raise BadBody("the size of a chunk is no hexadecimal number")
         self.unread = int(size, 16)
         self._excess = max(0, self._excess + len(line) - 16 - 2 * self.unread)
         if self._excess > _MAX_EXCESS:
-            raise BadBody("too much that is no data")
+            raise BadBody("the chunks have too much overhead")
         if not self.unread:
             self._read_trailer()
             self.is_whole = True
@@ -357,4 +355,4 @@ class Body:
         try:
             _read_headers(lambda: self._source.line(_MAX_TRAILER) or b"")
         except Refused:
-            raise BadBody("the trailer is none") from None
+            raise BadBody("the trailer is malformed") from None

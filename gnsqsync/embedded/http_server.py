@@ -1,5 +1,5 @@
-"""Connections of the embedded servers' HTTP, on gevent: requests in turn, answers in the form of
-Go's net/http, and when a connection stays open. Knows no route."""
+"""HTTP connections of the embedded servers, on gevent: requests in turn, answers in the form of
+Go's net/http, and keep-alive. Knows no route."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     import ssl
 
 _TLS_HANDSHAKE_TIMEOUT = 5.0
-# How much of a body that no handler wanted is read so that the connection can be kept (bytes).
+# Bytes of an unwanted body that are read and dropped so that the connection can be kept.
 _MOST_UNWANTED = 256 * 1024
-# How long a client that is still sending has to read its answer before the connection is reset.
+# Seconds in which a client that is still sending can read its answer before a reset.
 _LINGER = 0.5
-# How a request looks that came where TLS is spoken.
+# Beginnings of plain HTTP requests, which Go recognizes on a port for TLS.
 _PLAIN = (b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTIO")
 _NO_TLS = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
 
 class _Connection:
-    """One client, until its end."""
+    """The connection of one client."""
 
     def __init__(self, sock: Any, address: Any, app: App) -> None:
         self._sock = sock
@@ -59,13 +59,13 @@ class _Connection:
     def _serve(self) -> None:
         after_post = False
         while (head := read_head(self._source, after_post=after_post)) is not None:
-            # An end of the connection within the first bytes is none within a request.
+            # Go takes an end within the first four bytes for a close, and not for a bad request.
             if not self._answer(head) or len(self._source.peek(4)) < 4:
                 return
             after_post = head.method == "POST"
 
     def _answer(self, head: Head) -> bool:
-        """Returns whether another request may follow."""
+        """Answer the request. Return True if another request may follow."""
         invite = None
         if "100-continue" in head.expects.replace(",", " ").split():
             if head.length and not head.is_old:
@@ -85,12 +85,14 @@ class _Connection:
                 "wsgi.input": body,
             }
         )
-        # Who expects to be invited may send the body or the next request: nobody knows which.
+        # A client that was not invited may send its body or the next request. The server cannot
+        # tell them apart, so it closes the connection.
         closes = head.closes or (invite is not None and not body.is_whole)
         body.invite = None
         is_long = False
         if not closes:
-            # A client that sends all of a request before it reads gets its answer, too.
+            # The rest of the body is read first, for clients that read no answer before they have
+            # sent the whole request.
             is_long = _skip(body)
             closes = not body.is_whole
         connection = "keep-alive" if head.keeps_alive else ""
@@ -121,7 +123,7 @@ class _Connection:
 
 
 def _skip(body: Body) -> bool:
-    """Reads what no handler wanted; returns whether that is more than anybody wants to read."""
+    """Read and drop the rest of the body. Return True if it is longer than the limit."""
     left = _MOST_UNWANTED
     if body.unread >= left and not body.is_chunked:
         return True
@@ -134,7 +136,7 @@ def _skip(body: Body) -> bool:
 
 
 class _Server(StreamServer):  # type: ignore[misc]
-    """A server with a gate, and a limit for TLS handshakes, which gevent does not have."""
+    """A gevent server with a Gate, and with a timeout for TLS handshakes."""
 
     def __init__(self, listener: Any, app: App, gate: Gate, tls: ssl.SSLContext | None) -> None:
         super().__init__(listener, None, **({} if tls is None else {"ssl_context": tls}))
@@ -142,25 +144,25 @@ class _Server(StreamServer):  # type: ignore[misc]
         self._gate = gate
 
     def handle(self, sock: Any, address: Any) -> None:
-        """One connection, in a greenlet of its own."""
+        """Serve one connection. gevent calls this in a greenlet of its own."""
         self._gate.serve(self._serve, sock, address)
 
     def _serve(self, sock: Any, address: Any) -> None:
         with sock:
             if sock.family != socket.AF_UNIX:
-                # An answer does not wait for the peer's ACK of an invitation.
+                # Otherwise an answer would wait for the peer's ACK of "100 Continue".
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _Connection(sock, address, self._app).run()
 
     def wrap_socket_and_handle(self, sock: Any, address: Any) -> None:
-        """As handle(), after the handshake of TLS."""
+        """Shake hands for TLS, then serve the connection as ``handle`` does."""
         self._gate.serve(self._serve_tls, sock, address)
 
     def _serve_tls(self, sock: Any, address: Any) -> None:
         sock.settimeout(_TLS_HANDSHAKE_TIMEOUT)
         try:
             if sock.recv(5, socket.MSG_PEEK) in _PLAIN:
-                # What has come is taken: to close without that would reset the connection.
+                # A close with unread bytes would reset the connection, so they are read first.
                 sock.recv(65536)
                 sock.sendall(_NO_TLS)
                 return
@@ -173,7 +175,7 @@ class _Server(StreamServer):  # type: ignore[misc]
 
 
 class HTTPServer:
-    """Serves ``app`` on a listening gevent socket, HTTP/1.1 with keep-alive, until stop().
+    """A server of ``app`` on a listening gevent socket, HTTP/1.1 with keep-alive.
 
     ``gate`` counts the connections. ``tls``: a server-side SSLContext makes it HTTPS. Runs in
     greenlets of the calling thread.
@@ -185,9 +187,9 @@ class HTTPServer:
         self._server = _Server(listener, app, gate, tls)
 
     def start(self) -> None:
-        """Accepts connections from now on; returns at once."""
+        """Accept connections from now on. Return at once."""
         self._server.start()
 
     def stop(self) -> None:
-        """Closes the listener. Connections end with the process."""
+        """Close the listener. Connections end with the process."""
         self._server.stop()

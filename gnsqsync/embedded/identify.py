@@ -1,7 +1,7 @@
-"""IDENTIFY: the JSON body by Go's rules, the ranges, and what nsqd answers.
+"""IDENTIFY: the JSON body by Go's rules, the ranges of its fields, and nsqd's answer.
 
-Knows docs/protocol/handshake#identify-body and docs/protocol/handshake#identify-answer. No I/O, and
-nothing of the other commands.
+The rules are in docs/protocol/handshake#identify-body and docs/protocol/handshake#identify-answer.
+No I/O. Knows no other command.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Identification(NamedTuple):
 
     @classmethod
     def decode(cls, body: bytes) -> Identification:
-        """Raises Fatal when Go's decoder would refuse ``body``."""
+        """Decode ``body``. Fatal if Go's decoder would refuse it."""
         try:
             found = cls(**read_object(body, _FIELDS))
             if not -(2**31) <= found.sample_rate < 2**31:
@@ -72,7 +72,7 @@ class Identification(NamedTuple):
 
 
 class Settings:
-    """The values of a connection: the defaults, or what IDENTIFY asked for. Seconds and bytes."""
+    """The settings of a connection: defaults, or values of IDENTIFY. Seconds and bytes."""
 
     __slots__ = (
         "client_id",
@@ -93,13 +93,13 @@ class Settings:
         self.msg_timeout: float = msg_timeout
         self.output_buffer_timeout: float = output_buffer_timeout
         self.user_agent: str = ""
-        # 0: no heartbeats.
+        # Seconds; 0 means no heartbeats.
         self.heartbeat_interval: float = DEFAULT_HEARTBEAT
         self.output_buffer_size: int = 16384
         self.sample_rate: int = 0
 
     def apply(self, asked: Identification, options: NsqdOptions) -> None:
-        """Take over what is asked for; Fatal for the first value out of range."""
+        """Apply the values of IDENTIFY. Fatal for the first value out of range."""
         self.client_id = asked.client_id
         self.hostname = asked.hostname
         self.user_agent = asked.user_agent
@@ -148,7 +148,7 @@ def _invalid(what: bytes, value: int) -> Fatal:
 def negotiate(
     asked: Identification, settings: Settings, options: NsqdOptions, *, has_tls: bool
 ) -> dict[str, Any]:
-    """The answer with its 13 keys in nsqd's order; Fatal for deflate together with snappy."""
+    """Return the answer, 13 keys in nsqd's order. Fatal for deflate together with snappy."""
     deflate = options.deflate and asked.deflate
     snappy = options.snappy and asked.snappy
     if deflate and snappy:

@@ -1,6 +1,6 @@
-"""End-to-end latency of a channel: how long messages took from publish to FIN, as quantiles.
+"""The end-to-end latency of a channel: times between publish and FIN, as quantiles.
 
-Knows --e2e-processing-latency-percentile and -window-time; nothing of channels.
+Knows --e2e-processing-latency-percentile and -window-time. Does not know channels.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 __all__ = ["LatencyWindow", "latency_figures"]
 
-# nsqd keeps a sketch of all samples; the last so many of each half are exact enough here.
+# Samples kept of each half of a window, the newest ones. nsqd keeps a sketch of all samples.
 _SAMPLES = 10_000
 _ERROR = 0.01
 
 
 class _Half:
-    """The samples of half a window: how many, and the newest of them."""
+    """The number of samples in half a window, and the newest of them."""
 
     __slots__ = ("count", "latencies")
 
@@ -32,7 +32,7 @@ class _Half:
 class LatencyWindow:
     """The samples of the current half of a window and of the half before it, from ``now`` on.
 
-    So they cover between half a window and a whole one, as nsqd's do.
+    The samples cover between half a window and a whole one, as nsqd's do.
     """
 
     __slots__ = ("_began", "_halves", "_length", "quantiles")
@@ -45,7 +45,7 @@ class LatencyWindow:
 
     @classmethod
     def for_options(cls, options: NsqdOptions, now: float) -> LatencyWindow | None:
-        """A window, or None when no percentile is asked for."""
+        """Return a window, or None if no percentile is asked for."""
         quantiles = options.e2e_processing_latency_percentile
         if not quantiles:
             return None
@@ -57,7 +57,7 @@ class LatencyWindow:
         current.latencies.append(latency_ns)
 
     def halves(self, now: float) -> tuple[_Half, _Half]:
-        """The half before the current one, and the current one."""
+        """Return the previous half and the current one."""
         turns = math.floor((now - self._began) / self._length)
         if turns > 0:
             self._began += turns * self._length
@@ -66,7 +66,7 @@ class LatencyWindow:
 
 
 def latency_figures(windows: list[LatencyWindow], now: float) -> dict[str, Any]:
-    """``e2e_processing_latency`` of /stats over one channel or all channels of a topic."""
+    """Return ``e2e_processing_latency`` of /stats for one channel, or for all of a topic."""
     if not windows:
         return {"count": 0, "percentiles": None}
     halves = [half for window in windows for half in window.halves(now)]
@@ -80,9 +80,9 @@ def latency_figures(windows: list[LatencyWindow], now: float) -> dict[str, Any]:
 
 
 def _rank(quantile: float, count: int, quantiles: tuple[float, ...]) -> int:
-    """Which of ``count`` sorted samples nsqd's sketch answers with, while it holds them all.
+    """Return the index of nsqd's answer among ``count`` sorted samples that its sketch holds.
 
-    It goes up from the wanted rank by half the error that it allows itself there, at least by one
+    The sketch goes up from the wanted rank by half of its allowed error, and by one at least
     (Cormode et al., Effective Computation of Biased Quantiles over Data Streams; error 1 %).
     """
     rank = math.ceil(quantile * count)

@@ -1,6 +1,6 @@
-"""Listening sockets for the address forms of nsqd's flags, and how many connections they may have.
+"""Listening sockets for the address forms of nsqd's flags, and the limit of their connections.
 
-Knows nothing of what is served.
+Does not know what is served.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from gevent import socket
 from gnsqsync.daemon.golog import Log
 from gnsqsync.daemon.options import OptionsError
 
-# Never more connections than this; each takes some ten kilobytes.
+# Upper bound of connections. Each takes about ten kilobytes.
 _MOST_CONNECTIONS = 10_000
-# Descriptors that are left for listeners, files and nsqlookupds.
+# File descriptors reserved for listeners, files and nsqlookupds.
 _RESERVED_DESCRIPTORS = 64
 
 
@@ -31,11 +31,11 @@ def _split(address: str) -> tuple[str, int]:
 
 
 def listen(address: str, backlog: int = 1024, *, unix: bool = True) -> Any:
-    """A listening gevent socket for ``host:port``, ``:port``, ``[v6]:port`` or a unix path.
+    """Return a listening gevent socket for ``host:port``, ``:port``, ``[v6]:port`` or a path.
 
-    ``unix``: whether a path is allowed: nsqd 1.3.0 takes one, nsqlookupd does not. Port 0 lets the
-    kernel choose; without a host it is 0.0.0.0. Raises OptionsError, in the Go program's form,
-    when that cannot be done.
+    ``unix``: True if the path of a unix socket is allowed: nsqd 1.3.0 takes one, nsqlookupd does
+    not. Port 0 lets the kernel choose. Without a host the address is 0.0.0.0. OptionsError, in the
+    Go program's form, if the socket cannot listen.
     """
     try:
         if ":" not in address:
@@ -46,7 +46,7 @@ def listen(address: str, backlog: int = 1024, *, unix: bool = True) -> Any:
                 )
             return _listen_unix(address, backlog)
         host, port = _split(address)
-        # What Go makes of ":4150"; the default has a host, and who leaves it out is warned.
+        # Go reads ":4150" as all interfaces. A log line warns of an address that is not loopback.
         host = host or "0.0.0.0"  # nosec B104
         family, where = _resolve(host, port)
         sock = socket.socket(family, socket.SOCK_STREAM)
@@ -57,10 +57,10 @@ def listen(address: str, backlog: int = 1024, *, unix: bool = True) -> Any:
 
 
 def _resolve(host: str, port: int) -> tuple[Any, Any]:
-    """Family and address to bind to."""
+    """Return the family and the address to bind to."""
     kind = socket.SOCK_STREAM
     try:
-        # What is no name needs no resolver: gevent's takes a fifth of a start to import.
+        # A numeric address needs no resolver. gevent's takes a fifth of a start to import.
         number = plain_socket.AI_NUMERICHOST
         found = plain_socket.getaddrinfo(host.encode(), port, 0, kind, 0, number)
     except plain_socket.gaierror:
@@ -85,7 +85,7 @@ def _listen_unix(path: str, backlog: int) -> Any:
 
 
 def most_connections() -> int:
-    """How many connections this process can have at once and still open files."""
+    """Return the number of connections that leave this process enough descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return _MOST_CONNECTIONS
@@ -93,7 +93,7 @@ def most_connections() -> int:
 
 
 class Gate:
-    """Counts the connections of one server, on all its listeners; closes those beyond ``most``."""
+    """A limit of ``most`` connections on all listeners of one server."""
 
     def __init__(self, log: Log, most: int | None = None) -> None:
         self._log = log
@@ -102,7 +102,7 @@ class Gate:
         self._told = False
 
     def serve(self, handle: Callable[[Any, Any], None], sock: Any, address: Any) -> None:
-        """Call ``handle(sock, address)`` if there is room; otherwise gevent closes the socket."""
+        """Call ``handle(sock, address)`` if there is room. Otherwise gevent closes the socket."""
         if self._open >= self._most:
             if not self._told:
                 self._told = True
@@ -117,7 +117,7 @@ class Gate:
 
 
 def remove_unix(address: str) -> None:
-    """Removes the file of a unix socket that this process listened on, as Go does at close."""
+    """Remove the file of a unix socket that this process listened on, as Go does at close."""
     if ":" in address:
         return
     try:
@@ -128,7 +128,7 @@ def remove_unix(address: str) -> None:
 
 
 def address_text(sock: Any) -> str:
-    """Where a listening socket really listens, ``host:port`` or the path, for the log."""
+    """Return the bound address of a listening socket, ``host:port`` or the path, for the log."""
     name = sock.getsockname()
     if sock.family == socket.AF_UNIX:
         return str(name)
@@ -136,5 +136,5 @@ def address_text(sock: Any) -> str:
 
 
 def port_of(sock: Any) -> int:
-    """The port of a listening socket; -1 for a unix socket (docs/protocol/nsqd-http#info)."""
+    """Return the port of a listening socket; -1 for a unix one (docs/protocol/nsqd-http#info)."""
     return -1 if sock.family == socket.AF_UNIX else int(sock.getsockname()[1])

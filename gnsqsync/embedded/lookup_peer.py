@@ -1,8 +1,8 @@
 """nsqd's side of nsqlookupd's protocol V1 (docs/protocol/nsqlookupd#what-nsqd-sends): one greenlet
 per nsqlookupd.
 
-Knows how to register names and to ask for channels; learns of topics only through the functions
-below. How nsqd uses it::
+Knows how to register names and to ask for channels. The functions below tell it the topics. nsqd
+uses it so::
 
     peers = LookupPeers(
         options.lookupd_tcp_address,
@@ -39,15 +39,15 @@ from gnsqsync.embedded.lookupd import MAGIC
 PING_INTERVAL = 15.0
 _DIAL_TIMEOUT = 1.0
 _IO_TIMEOUT = 1.0
-# The largest list of a topic's channels to read, in bytes.
+# Upper bound of a list of a topic's channels, in bytes.
 _MAX_CHANNELS = 8 * 1024 * 1024
 _SIZE = struct.Struct(">i")
-# The fields that are read from the answer to IDENTIFY; only the two of its HTTP API are used.
+# Fields of the answer to IDENTIFY and their types. Only the two of the HTTP API are used.
 _INFO = {"tcp_port": int, "http_port": int, "version": str, "broadcast_address": str}
 
 
 class Names(Protocol):
-    """A function that gives every topic with the names of its channels."""
+    """A function that returns every topic with the names of its channels."""
 
     def __call__(self) -> Iterable[tuple[str, Iterable[str]]]: ...
 
@@ -57,13 +57,13 @@ class _Lost(Exception):
 
 
 class _Peer:
-    """One nsqlookupd. All methods but ``put`` run in its own greenlet."""
+    """An nsqlookupd. Methods other than ``put`` run in its own greenlet."""
 
     def __init__(
         self, address: str, identity: Mapping[str, Any], names: Names, log: Log, max_body_size: int
     ) -> None:
         self.address = address
-        # host:port of its HTTP API, known after the first IDENTIFY and kept from then on.
+        # Host and port of its HTTP API, known after the first IDENTIFY.
         self.http_address: tuple[str, int] | None = None
         self.settled = Event()
         self._identity = json.dumps(identity, separators=(",", ":"), sort_keys=True).encode()
@@ -74,11 +74,11 @@ class _Peer:
         self._socket: Any = None
 
     def put(self, command: str) -> None:
-        """Queues a command line for sending; never blocks."""
+        """Queue a command line. Never blocks."""
         self._commands.put(command)
 
     def run(self) -> None:
-        """Connects, then sends what is queued and a PING every 15 s, until killed."""
+        """Connect, then send the queued commands and a PING every 15 s, until killed."""
         try:
             self._execute(None)
             self.settled.set()
@@ -96,7 +96,7 @@ class _Peer:
             self._close()
 
     def _execute(self, command: str | None) -> None:
-        """One command and its answer; connects before it when there is no connection."""
+        """Send one command and read its answer. Connect first if there is no connection."""
         try:
             if self._socket is None:
                 self._connect()
@@ -105,7 +105,7 @@ class _Peer:
         except (OSError, _Lost) as error:
             self._log.error("LOOKUPD(%s): %s - %s", self.address, command or "connect", error)
             self._close()
-            # Drop the queued commands: the next connection begins with all names.
+            # The next connection begins with all names, so the queued commands are obsolete.
             while not self._commands.empty():
                 self._commands.get()
 
@@ -115,7 +115,7 @@ class _Peer:
         if not host or not port.isascii() or not port.isdigit():
             raise _Lost(f"dial tcp: address {self.address}: missing host or port")
         if int(port) > 65535:
-            # The resolver would take it modulo 65536.
+            # The resolver would take the port modulo 65536.
             raise _Lost(f"dial tcp: address {port}: invalid port")
         where = (host.strip("[]"), int(port))
         self._socket = socket.create_connection(where, timeout=_DIAL_TIMEOUT)
@@ -129,7 +129,7 @@ class _Peer:
                 self._call(f"REGISTER {line}\n".encode())
 
     def _learn(self, answer: bytes) -> None:
-        """Takes the HTTP address from the answer to IDENTIFY."""
+        """Take the HTTP address from the answer to IDENTIFY."""
         try:
             info = read_object(answer, _INFO)
         except ValueError:
@@ -165,11 +165,11 @@ class _Peer:
 
 
 class LookupPeers:
-    """Tells the nsqlookupds at ``addresses`` (host:port) this nsqd's topics and channels.
+    """The nsqlookupds at ``addresses`` (host:port), which are told this nsqd's names.
 
-    ``identity``: what IDENTIFY tells; ``names``: see Names; ``max_body_size``: the largest answer,
-    in bytes; the timeouts (seconds) are those of the /channels query. All methods are called in
-    the thread that runs nsqd; see the module's head for the order.
+    ``identity``: body of IDENTIFY. ``names``: see Names. ``max_body_size``: upper bound of an
+    answer, in bytes. The timeouts (seconds) are for the query of /channels. Call each method in the
+    thread that runs nsqd, in the order that the module's docstring shows.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class LookupPeers:
         self._started = False
 
     def start(self, wait: float = 0.0) -> None:
-        """Connects to all; waits at most ``wait`` seconds until each has all names, or has failed.
+        """Connect to all. Wait up to ``wait`` seconds until each has all names, or has failed.
 
         A client that publishes after that finds its channels (docs/protocol/publishing#channels).
         """
@@ -203,13 +203,13 @@ class LookupPeers:
         gevent.wait([peer.settled for peer, _ in self._peers.values()], timeout=wait)
 
     def stop(self) -> None:
-        """Closes the connections and sends nothing, as nsqd does."""
+        """Close the connections without a further command, as nsqd does."""
         self._started = False
         gevent.killall([greenlet for _, greenlet in self._peers.values()])
         self._peers.clear()
 
     def set_addresses(self, addresses: Iterable[str]) -> None:
-        """Connects to the new ones, leaves those that are not listed any more."""
+        """Connect to new addresses and disconnect from addresses that are not listed any more."""
         self._addresses = tuple(dict.fromkeys(addresses))
         if not self._started:
             return
@@ -224,17 +224,17 @@ class LookupPeers:
                 self._peers[address] = (peer, gevent.spawn(peer.run))
 
     def names_changed(self, event: str, topic: str, channel: str | None) -> None:
-        """A topic or channel came or went; ``event`` ends with "created" or "deleted"."""
+        """Register or unregister a name. ``event`` ends with "created" or "deleted"."""
         command = "UNREGISTER" if event.endswith("deleted") else "REGISTER"
         line = f"{command} {topic} {channel}" if channel else f"{command} {topic}"
         for peer, _ in self._peers.values():
             peer.put(line)
 
     def channels(self, topic: str) -> list[str]:
-        """The channels that the nsqlookupds list for the topic, without doubles.
+        """Return the channels that the nsqlookupds list for the topic, without duplicates.
 
-        Blocks the calling greenlet, at most ``request_timeout`` seconds; those that do not answer
-        are left out.
+        This blocks the calling greenlet for up to ``request_timeout`` seconds. An nsqlookupd that
+        does not answer is left out.
         """
         asked = [
             gevent.spawn(self._ask, peer.address, peer.http_address, topic)
@@ -254,8 +254,8 @@ class LookupPeers:
             return []
 
     def _get_channels(self, http_address: tuple[str, int], topic: str) -> list[str]:
-        # The stdlib's HTTP over a socket of gevent: nothing is patched in this process.
-        # Imported here, because most starts ask no nsqlookupd.
+        # Nothing is patched in this process, so the stdlib's HTTP gets a socket of gevent. The
+        # import is here because most starts ask no nsqlookupd.
         from http.client import HTTPConnection, HTTPException
 
         connection = HTTPConnection(*http_address)
@@ -282,5 +282,5 @@ class LookupPeers:
 
 
 def _is_valid(name: str) -> bool:
-    # A lone surrogate from a \u escape cannot be encoded; "?" is not valid either.
+    # A lone surrogate from a \u escape cannot be encoded. It becomes "?", which is invalid, too.
     return valid_name(name.encode("utf-8", "replace"))

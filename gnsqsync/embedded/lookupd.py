@@ -1,4 +1,4 @@
-"""nsqlookupd's side of the TCP protocol V1 (docs/protocol/nsqlookupd#v1) as bytes in, bytes out.
+"""nsqlookupd's side of the TCP protocol V1 (docs/protocol/nsqlookupd#v1), bytes in and bytes out.
 
 The time comes as an argument (unix seconds); no socket, no HTTP.
 """
@@ -17,12 +17,12 @@ from gnsqsync.daemon.names import valid_name
 from gnsqsync.embedded.registrations import Peer, RegistrationDB
 
 MAGIC = b"  V1"
-# The Go nsqlookupd sets no limits; these keep a client that speaks another protocol from filling
-# the memory.
+# Bytes. The Go nsqlookupd has no limits. These limits keep a client that speaks another protocol
+# from filling the memory.
 _MAX_LINE = 16384
 _MAX_BODY = 1024 * 1024
 _SIZE = struct.Struct(">i")
-# What Go's strings.TrimSpace takes off.
+# The blanks that Go's strings.TrimSpace removes.
 _BLANKS = " \t\n\v\f\r\x85\xa0"
 
 
@@ -33,9 +33,9 @@ class _Fatal(Exception):
 class LookupSession:
     """The server side of one V1 connection, bytes in and bytes out.
 
-    ``feed`` takes what arrived and returns the answers; after it ``closed`` says whether to close
-    the connection. ``end`` must be called once when the connection is gone. ``identity`` is the
-    answer to IDENTIFY.
+    ``feed`` takes bytes and returns the answers. If ``closed`` is True after it, close the
+    connection. Call ``end`` once when the connection is gone. ``identity`` is the answer to
+    IDENTIFY.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class LookupSession:
         self._magic_seen = False
 
     def feed(self, data: bytes, now: float) -> bytes:
-        """The answers to the commands that are complete so far. ``now``: unix seconds."""
+        """Return the answers to the commands that ``data`` completes. ``now``: unix seconds."""
         self._buffer += data
         answers = []
         while not self.closed:
@@ -68,7 +68,7 @@ class LookupSession:
         return b"".join(answers)
 
     def eof(self) -> bytes:
-        """The peer sends no more: the answer to a command that was cut short, if any."""
+        """Return the answer to an incomplete command, or b"", because the peer sends no more."""
         if self.closed or not self._in_body:
             return b""
         self.closed = True
@@ -77,7 +77,7 @@ class LookupSession:
         return _SIZE.pack(len(answer)) + answer
 
     def end(self) -> None:
-        """The connection is gone: its producer leaves all registrations."""
+        """Remove the producer from all registrations, because its connection is gone."""
         self.closed = True
         if self._peer is not None:
             for topic, channel in self._db.remove_peer(self._peer):
@@ -85,7 +85,7 @@ class LookupSession:
             self._peer = None
 
     def _next(self, now: float) -> bytes | None:
-        """One step: the next answer, or None when more bytes are needed."""
+        """Return the next answer, or None if more bytes are needed."""
         if not self._magic_seen:
             if len(self._buffer) < len(MAGIC):
                 return None
@@ -98,7 +98,7 @@ class LookupSession:
                 self.closed = len(self._buffer) > _MAX_LINE
                 return None
             line = self._take(end + 1)[:-1]
-            # Splitting at single blanks keeps empty parameters, as Go does.
+            # Go splits at single blanks, too, and so keeps empty parameters.
             words = line.decode("utf-8", "surrogateescape").strip(_BLANKS).split(" ")
             if words[0] != "IDENTIFY":
                 return self._command(words[0], words[1:], now)
@@ -209,7 +209,7 @@ _FIELDS: dict[str, type] = {
     "tcp_port": int,
     "http_port": int,
     "version": str,
-    # Checked, but the address that counts is the one of the connection.
+    # The type is checked, but the connection's address replaces the value.
     "remote_address": str,
 }
 
@@ -217,7 +217,7 @@ _FIELDS: dict[str, type] = {
 def identity(
     broadcast_address: str, hostname: str, tcp_port: int, http_port: int
 ) -> dict[str, Any]:
-    """nsqlookupd's description of itself in the answer to IDENTIFY."""
+    """Return nsqlookupd's description of itself, the answer to IDENTIFY."""
     return {
         "broadcast_address": broadcast_address,
         "hostname": hostname,

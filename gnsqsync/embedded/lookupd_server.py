@@ -22,14 +22,14 @@ from gnsqsync.embedded.lookupd import LookupSession, identity
 from gnsqsync.embedded.options import LookupdOptions
 from gnsqsync.embedded.registrations import Peer, Producer, RegistrationDB
 
-# time.Time{}.UnixNano() in Go: what /debug shows for "never tombstoned".
+# Go's time.Time{}.UnixNano(), which /debug shows for "never tombstoned".
 _GO_ZERO_TIME_NS = -6795364578871345152
 
 
 class LookupdServer:
-    """nsqlookupd with these options, in greenlets of the calling thread.
+    """An nsqlookupd with these options, in greenlets of the calling thread.
 
-    ``start()`` binds and returns (OptionsError when it cannot); ``stop()`` closes everything.
+    ``start()`` binds and returns (OptionsError if it cannot bind). ``stop()`` closes everything.
     """
 
     def __init__(self, options: LookupdOptions) -> None:
@@ -46,7 +46,7 @@ class LookupdServer:
         tcp_listener = listen(self._options.tcp_address, unix=False)
         try:
             http_listener = listen(self._options.http_address, unix=False)
-        except BaseException:  # nobody else knows the listener
+        except BaseException:  # Only this method knows the first listener.
             tcp_listener.close()
             raise
         self._identity = identity(
@@ -81,7 +81,7 @@ class LookupdServer:
             self._http.stop()
 
     def _serve(self, connection: Any, address: Any) -> None:
-        """One TCP connection until its end."""
+        """Serve one TCP connection until its end."""
         host, port = address[:2]
         remote = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -97,7 +97,7 @@ class LookupdServer:
                 if not data:
                     break
         except OSError as error:
-            # Not an error when stop() closed it.
+            # If stop() closed the connection, this is no error.
             if connection in self._connections:
                 self._log.error("client(%s) - %s", remote, error)
         finally:
@@ -108,14 +108,14 @@ class LookupdServer:
 
 
 def _close_gently(connection: Any) -> None:
-    """Closes so that the last answer arrives although the peer may still be sending."""
+    """Close so that the last answer arrives although the peer may still be sending."""
     try:
         connection.shutdown(socket.SHUT_WR)
         connection.settimeout(0.5)
         while connection.recv(65536):
             pass
     except OSError:
-        # Reset, closed by stop(), or silent for long enough: nothing more to wait for.
+        # The connection was reset, stop() closed it, or the peer was silent until the timeout.
         return
     finally:
         connection.close()

@@ -43,7 +43,7 @@ _CHUNK = 65536
 
 
 class Nsqd(Protocol):
-    """What the API needs of the server."""
+    """The part of NsqdServer that the API uses."""
 
     options: NsqdOptions
     broker: Broker
@@ -53,11 +53,11 @@ class Nsqd(Protocol):
     http_port: int
 
     def sessions(self) -> Iterable[Session]:
-        """All connected clients."""
+        """Return the sessions of all connected clients."""
         ...
 
     def save_names(self) -> None:
-        """Topics, channels and paused flags are to be on disk when this returns."""
+        """Write topics, channels and paused flags to disk before returning."""
         ...
 
     def set_lookupd_addresses(self, addresses: tuple[str, ...] | None) -> None:
@@ -66,7 +66,7 @@ class Nsqd(Protocol):
 
 
 class NsqdHandlers:
-    """The handlers; ``routes`` goes into ``web.App``."""
+    """The handlers of the HTTP API. ``routes`` goes into ``web.App``."""
 
     def __init__(self, nsqd: Nsqd) -> None:
         self._nsqd = nsqd
@@ -183,7 +183,7 @@ class NsqdHandlers:
             raise HTTPFault(413, "BODY_TOO_BIG")
         topic = self._publish_topic(request)
         text = request.get("binary")
-        # Any other value counts as true, also an empty one.
+        # nsqd takes any other value for true, even an empty one.
         if text is not None and _BOOLS.get(text, True):
             return self._publish(topic, self._binary_bodies(request))
         body = request.read(limit + 1)
@@ -297,7 +297,7 @@ class NsqdHandlers:
             return LEVELS[self._nsqd.log.level]
         value: Answer = config_value(self._nsqd.options, name)
         if value is None:
-            # A handler's None would be an empty answer.
+            # None from a handler would be an empty answer instead of "null".
             return Response(to_json(None), content_type=JSON_TYPE)
         return value
 
@@ -318,14 +318,14 @@ class NsqdHandlers:
             raise HTTPFault(400, "INVALID_OPTION")
         return self._config_answer(name)
 
-    # -- debugging: both do their work, and then nsqd trips over its own answer --------------------
+    # -- debugging: nsqd does the work, then fails to write its answer, and so answers 500 ---------
 
     def _free_memory(self, request: Request) -> Answer:
         gc.collect()
         raise HTTPFault(500, "INTERNAL_ERROR")
 
     def _set_block_rate(self, request: Request) -> Answer:
-        """Checks the rate; there is no profile of blocking here to set it for."""
+        """Check the rate. Python has no profile of blocking that could use it."""
         try:
             text = request.get("rate") or ""
         except HTTPFault:
@@ -339,7 +339,7 @@ class NsqdHandlers:
 
 
 def _addresses(body: bytes) -> tuple[str, ...] | None:
-    """The list in the body, where Go takes null for a list and for a string, too."""
+    """Return the addresses in the body. Go also accepts null for the list and for a string."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):

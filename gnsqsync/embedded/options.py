@@ -1,7 +1,7 @@
 """The options of nsqd and nsqlookupd (docs/protocol/limits) as frozen objects.
 
-Knows names, defaults and ranges. Knows nothing of how a command line or a config file spells
-them, nor of what the servers do with them.
+Knows names, defaults and ranges. Does not know the spelling on a command line or in a config file,
+or what the servers do with the options.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import ClassVar, Literal, TypedDict
 from gnsqsync.daemon.options import Options, OptionsError, is_loopback, option
 
 try:
-    # As hashlib has it, without OpenSSL, which takes a twentieth of a start to load.
+    # hashlib would load OpenSSL, which takes a twentieth of a start.
     from _md5 import md5  # type: ignore[import-not-found]
 except ImportError:
     from hashlib import md5
 
-# Read and checked, but without effect here: the embedded nsqd looks at a channel exactly when
-# something is due.
+# Flags that are read and checked, but have no effect. The embedded nsqd does not scan its channels:
+# it looks at a channel when something is due.
 NO_EFFECT = frozenset(
     (
         "queue_scan_selection_count",
@@ -36,7 +36,7 @@ _INTRODUCTION = (
 
 
 def default_node_id() -> int:
-    """0 to 1023, from the host name, the same number as the Go nsqd derives."""
+    """Return the number, 0 to 1023, that the Go nsqd derives from the host name."""
     return zlib.crc32(md5(socket.gethostname().encode(), usedforsecurity=False).digest()) % 1024
 
 
@@ -48,8 +48,8 @@ class NsqdOptions(Options):
     """Every flag of nsqd 1.3.0, ``-`` written ``_`` (docs/protocol/limits#nsqd-flags).
 
     Durations are float seconds, sizes bytes, addresses str, repeatable flags tuples.
-    Unlike the Go program it listens on 127.0.0.1 unless told otherwise, and then tells nsqlookupd
-    127.0.0.1 instead of the host name.
+    Unlike the Go program it listens on 127.0.0.1 by default, and then registers 127.0.0.1 with
+    nsqlookupd instead of the host name.
     """
 
     program: ClassVar[str] = "nsqd"
@@ -205,7 +205,7 @@ class NsqdOptions(Options):
         self.__dict__["e2e_processing_latency_percentile"] = latencies
 
     def check(self) -> None:
-        """OptionsError with the Go program's text for a value that nsqd does not start with."""
+        """Raise OptionsError, with Go's text, for a value with which nsqd does not start."""
         if not 1 <= self.max_deflate_level <= 9:
             raise OptionsError("--max-deflate-level must be [1,9]")
         if not 0 <= self.node_id < 1024:
@@ -229,7 +229,7 @@ class NsqdOptions(Options):
 class LookupdOptions(Options):
     """Every flag of nsqlookupd 1.3.0, ``-`` written ``_`` (docs/protocol/limits#nsqlookupd-flags).
 
-    Durations are float seconds. Listens on 127.0.0.1 unless told otherwise, like NsqdOptions.
+    Durations are float seconds. The default addresses are on 127.0.0.1, as for NsqdOptions.
     """
 
     program: ClassVar[str] = "nsqlookupd"

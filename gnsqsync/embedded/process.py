@@ -1,4 +1,4 @@
-"""An nsqd or nsqlookupd as a child process: the embedded one, or a real binary with the same flags.
+"""An nsqd or nsqlookupd as a child process: the embedded server, or a real binary.
 
 Imports neither gevent nor a server, so it may be used in any process.
 """
@@ -21,7 +21,7 @@ class _TCPServer(ServerProcess):
 
     @property
     def tcp_address(self) -> str:
-        """host:port of the TCP listener (or the path of its unix socket), kept over restart()."""
+        """host:port of the TCP listener, or the path of its unix socket. ``restart()`` keeps it."""
         return self._address("TCP")
 
     def _effective(self) -> dict[str, Any]:
@@ -36,13 +36,13 @@ class Nsqd(_TCPServer):
     """An nsqd for development and tests, in a child process: ``with Nsqd() as nsqd: ...``.
 
     Args:
-        tcp_address: ``host:port``; None: a port of 127.0.0.1 that the kernel chooses, and that
-            ``restart()`` keeps.
-        http_address: As ``tcp_address``; empty: no HTTP.
+        tcp_address: ``host:port``. None (the default): a port of 127.0.0.1 that the kernel chooses.
+            ``restart()`` keeps the port.
+        http_address: The same for HTTP. An empty str: no HTTP.
         lookupd_tcp_addresses: The nsqlookupds to register with: a str or an iterable of str.
-        data_path: The folder of its data; None: a temporary one.
-        binary: The path of a real nsqd to start instead.
-        start_timeout: Seconds until it must listen.
+        data_path: The folder of the data. None (the default): a temporary folder.
+        binary: The path of a real nsqd, which is started instead of the embedded one.
+        start_timeout: Seconds in which the server must listen.
         **flags: nsqd's flags with ``_`` for ``-``: durations in seconds, sizes in bytes, repeated
             flags as lists.
 
@@ -74,12 +74,12 @@ class Nsqd(_TCPServer):
 
     @property
     def https_address(self) -> str:
-        """host:port of the HTTPS listener; ServerFailed without ``tls_cert``."""
+        """host:port of the HTTPS listener. ServerFailed without ``tls_cert``."""
         return self._address("HTTPS")
 
     @property
     def data_path(self) -> str:
-        """The folder of its data; the temporary one exists until close()."""
+        """The folder of the data. A temporary folder exists until ``close()``."""
         return self._data_path or os.path.join(self._child.folder, "data")
 
     def _listeners(self) -> dict[str, str]:
@@ -99,11 +99,12 @@ class Nsqlookupd(_TCPServer):
     """An nsqlookupd for development and tests, in a child process.
 
     Args:
-        tcp_address: As of Nsqd.
-        http_address: As of Nsqd.
-        binary: The path of a real nsqlookupd to start instead.
-        start_timeout: Seconds until it must listen.
-        **flags: As of Nsqd.
+        tcp_address: ``host:port``. None (the default): a port of 127.0.0.1 that the kernel chooses.
+            ``restart()`` keeps the port.
+        http_address: The same for HTTP.
+        binary: The path of a real nsqlookupd, which is started instead of the embedded one.
+        start_timeout: Seconds in which the server must listen.
+        **flags: nsqlookupd's flags with ``_`` for ``-``: durations in seconds.
 
     Raises:
         ConfigError: A value is not allowed.

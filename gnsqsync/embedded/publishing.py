@@ -1,6 +1,6 @@
 """PUB, MPUB and DPUB of one connection (docs/protocol/publishing#publish). No I/O.
 
-Knows bodies and topics; asks the session whether the client may publish.
+Knows bodies and topics. The session knows which topics the client may publish to.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Publishing"]
 
 
 class Publishing(CommandStream):
-    """The publishing half of a Session. ``pub_counts``: messages by topic, for /stats."""
+    """The publishing half of a Session. ``pub_counts``: published messages by topic, for /stats."""
 
     def __init__(
         self, broker: Broker, commands: dict[bytes, Command], on_output: Callable[[], None]
@@ -30,11 +30,12 @@ class Publishing(CommandStream):
         self._broker = broker
         self._options = broker.options
         self.pub_counts: Counter[str] = Counter()
-        # The last topic published to; its name needs no second check. A line holds no \n.
+        # The name and topic of the last publish, because the name needs no second check. No name
+        # in a line contains \n.
         self._last_topic: tuple[bytes, Topic | None] = (b"\n", None)
 
     def _check_auth(self, command: bytes, topic: bytes, channel: bytes = b"") -> None:
-        """Raise Fatal when the client may not; channel b"" stands for a publish."""
+        """Raise Fatal if the client has no right to the topic. Channel b"" means a publish."""
         raise NotImplementedError
 
     def _topic_name(self, command: bytes, params: list[bytes], needed: int) -> bytes:
@@ -116,7 +117,7 @@ class Publishing(CommandStream):
         limit = self._options.max_body_size
         if size > limit:
             raise Fatal(b"E_BAD_BODY", b"MPUB body too big %d > %d" % (size, limit))
-        # From here on nsqd reads by the inner sizes and does not check the total again.
+        # nsqd reads the rest by the inner sizes and does not check the total again.
         body = MpubBody(self._options.max_msg_size, limit)
         self._missing = body.missing
         self._continue = lambda data, offset: self._read_mpub(topic, body, data, offset)
@@ -130,5 +131,5 @@ class Publishing(CommandStream):
             self._publish(b"MPUB", topic, body.bodies, 0.0)
             return offset
         self._missing = body.missing
-        # With progress: call again with the rest. Without: wait for a whole piece.
+        # After progress the caller goes on with the rest. Otherwise it waits for a whole piece.
         return offset if offset > before else -(offset + body.needs)

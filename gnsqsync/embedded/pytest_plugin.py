@@ -1,7 +1,7 @@
-"""pytest fixtures that start an nsqd, an nsqlookupd or several of them for one test, and read them.
+"""pytest fixtures that start an nsqd, an nsqlookupd or a cluster for one test, and read messages.
 
-Loaded by every pytest run where gnsqsync is installed: it must import nothing but the standard
-library and pytest before a fixture is used.
+Every pytest run loads this module if gnsqsync is installed. So it imports only the standard library
+and pytest before a test uses a fixture.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 _MARKERS = (
     "nsqd(**flags): flags of the nsqd that the fixtures nsqd and nsq_cluster start, with _ for -",
     "nsqlookupd(**flags): the same for nsqlookupd",
-    "nsq_cluster(nsqds=2, admin=False): how many nsqds the fixture nsq_cluster starts, and whether"
-    " an nsqadmin",
+    "nsq_cluster(nsqds=2, admin=False): number of nsqds that the fixture nsq_cluster starts; with"
+    " admin=True also an nsqadmin",
 )
 
 
 class NsqCluster:
     """Several nsqds that are registered with one nsqlookupd.
 
-    ``nsqds``, ``lookupd`` and ``admin`` are the running servers, ``admin`` None unless the marker
-    asks for it; the address tuples are what ``Reader`` and ``Writer`` take.
+    ``nsqds``, ``lookupd`` and ``admin`` are the running servers. ``admin`` is None unless the
+    marker asks for it. ``Reader`` and ``Writer`` take the tuples of addresses.
     """
 
     def __init__(
@@ -55,13 +55,12 @@ class NsqCluster:
 
     @property
     def lookupd_http_addresses(self) -> tuple[str, ...]:
-        """host:port of the nsqlookupd's HTTP listener, as a tuple of one."""
+        """host:port of the nsqlookupd's HTTP listener, as a tuple with one item."""
         return (self.lookupd.http_address,)
 
 
 class NsqMessages:
-    """Reads the messages that were published to the nsqds of this test; the fixture
-    ``nsq_messages``."""
+    """The fixture ``nsq_messages``: a function that reads the messages of this test's nsqds."""
 
     _CHANNEL = "nsq_messages"
 
@@ -71,12 +70,13 @@ class NsqMessages:
     def __call__(
         self, topic: str, count: int | None = None, *, timeout: float = 10.0
     ) -> list[Message]:
-        """Messages of ``topic`` that were not returned before; each has ``body`` and ``json()``.
+        """Return the messages of ``topic`` that were not returned before.
 
-        Without ``count``: the messages that nsqd has now, so all whose publish has returned, but
-        not deferred ones. With it: as soon as there are that many or more. AssertionError after
-        ``timeout`` seconds. The first call makes a channel; if the code under test consumes the
-        topic as well, call it once before anything is published.
+        Each message has ``body`` and ``json()``. Without ``count`` the result is the messages that
+        nsqd has now: each whose publish has returned, except deferred ones. With ``count`` the call
+        returns as soon as there are ``count`` messages or more. AssertionError after ``timeout``
+        seconds. The first call makes a channel. If the code under test consumes the topic as well,
+        call this once before anything is published.
         """
         from gnsqsync import Reader
 
@@ -94,7 +94,7 @@ class NsqMessages:
                 reader.finish(batch)
                 found += batch
                 if count is None:
-                    # The answers to a batch have left when the next one is asked for.
+                    # The Reader has sent the answers to a batch before it returns the next one.
                     if not batch and all(self._is_read(nsqd, topic) for nsqd in nsqds):
                         return found
                 elif len(found) >= count:
@@ -108,7 +108,7 @@ class NsqMessages:
         )
 
     def _is_read(self, nsqd: Nsqd, topic: str) -> bool:
-        """Whether our channel is there, and nothing is left for it."""
+        """Return True if our channel exists and nothing is left for it."""
         from gnsqsync import NsqdHTTP
 
         with NsqdHTTP(nsqd.http_address) as http:
@@ -124,8 +124,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--nsq-server",
         choices=("embedded", "real"),
         default="embedded",
-        help="what the fixtures nsqd, nsqlookupd and nsq_cluster start: gnsqsync's embedded"
-        " servers, or the real ones from the folder NSQ_BIN or from PATH (default: embedded)",
+        help="servers that the fixtures nsqd, nsqlookupd and nsq_cluster start: gnsqsync's embedded"
+        " ones, or the real ones from the folder NSQ_BIN or from PATH (default: embedded)",
     )
 
 
@@ -136,14 +136,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """What Django's integration has captured belongs to one test, also to one without TestCase."""
+    """Drop the messages that Django's integration captured in the test before.
+
+    A test may run without Django's TestCase, which would drop them.
+    """
     writers = sys.modules.get("gnsqsync.django.writers")
     if writers is not None:
         writers.forget_captured()
 
 
 def _binary(config: pytest.Config, program: str) -> str | None:
-    """None for the embedded server, else the path of the real program; UsageError without it."""
+    """Return None for the embedded server, else the real program's path. UsageError if missing."""
     if config.getoption("--nsq-server") == "embedded":
         return None
     folder = os.environ.get("NSQ_BIN")
@@ -155,7 +158,7 @@ def _binary(config: pytest.Config, program: str) -> str | None:
 
 
 def _marker(request: pytest.FixtureRequest, name: str) -> dict[str, Any]:
-    """The keywords of all markers ``name`` on the test; the closest marker wins."""
+    """Return the keywords of all markers ``name`` on the test. The closest marker wins."""
     keywords: dict[str, Any] = {}
     for marker in request.node.iter_markers(name):
         keywords = {**marker.kwargs, **keywords}
@@ -183,9 +186,9 @@ def nsqd(request: pytest.FixtureRequest) -> Iterator[Nsqd]:
 
 @pytest.fixture
 def nsq_cluster(request: pytest.FixtureRequest, nsqlookupd: Nsqlookupd) -> Iterator[NsqCluster]:
-    """Two nsqds (or as many as the marker says) registered with one nsqlookupd.
+    """Two nsqds, or the number in the marker, registered with one nsqlookupd.
 
-    With ``@pytest.mark.nsq_cluster(admin=True)`` also an nsqadmin, which needs the extra ``admin``.
+    ``@pytest.mark.nsq_cluster(admin=True)`` adds an nsqadmin, which needs the extra ``admin``.
     """
     from gnsqsync.embedded.process import Nsqd
 
@@ -219,9 +222,10 @@ def nsq_cluster(request: pytest.FixtureRequest, nsqlookupd: Nsqlookupd) -> Itera
 
 @pytest.fixture
 def nsq_messages(request: pytest.FixtureRequest) -> NsqMessages:
-    """``nsq_messages(topic)``: what was published to the servers of this test.
+    """``nsq_messages(topic)`` returns the messages published to the servers of this test.
 
-    Those of ``nsq_cluster`` and ``nsqd``, as the test uses them; it starts an nsqd if neither.
+    The servers are those of ``nsq_cluster`` and ``nsqd``, if the test uses these fixtures.
+    Otherwise this fixture starts an nsqd.
     """
     nsqds: tuple[Nsqd, ...] = ()
     if "nsq_cluster" in request.fixturenames:

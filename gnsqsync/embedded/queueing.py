@@ -1,6 +1,6 @@
-"""Messages that wait in a topic or a channel: in memory, and on disk what does not fit there.
+"""The waiting messages of a topic or a channel: in memory, and on disk if the memory is full.
 
-No I/O but that of the disk queue that comes from outside.
+The disk queue, an argument, does the only I/O.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Backlog", "Consumer", "DiskFailed", "QueuedMessage", "Queueing"]
 
 
 class QueuedMessage:
-    """One copy of a message: each channel has its own, and they share id and body."""
+    """A copy of a message for one channel. Copies share id and body."""
 
     __slots__ = (
         "attempts",
@@ -41,7 +41,7 @@ class QueuedMessage:
         self.body: bytes = body
         self.delay: float = delay
         self.attempts: int = attempts
-        # Set while in flight.
+        # The next three are set while the message is in flight.
         self.owner: Consumer | None = None
         self.deadline: float = 0.0
         self.delivered_at: float = 0.0
@@ -51,9 +51,9 @@ class QueuedMessage:
 
 
 class Consumer(Protocol):
-    """What a channel needs of a subscribed connection.
+    """A subscribed connection, as a channel sees it.
 
-    ``in_flight`` is counted by the channel. ``delivery_timeout`` is in seconds.
+    The channel counts ``in_flight``. ``delivery_timeout`` is in seconds.
     """
 
     in_flight: int
@@ -66,27 +66,27 @@ class Consumer(Protocol):
     def msg_timeout(self) -> float: ...
 
     def room(self) -> int:
-        """How many messages it takes now: 0 when not ready, or when its buffer is full."""
+        """Return the number of messages it takes now: 0 if not ready, or its buffer is full."""
         ...
 
     def deliver(self, messages: list[QueuedMessage]) -> None:
-        """Write them. Must not block and must not fail."""
+        """Write the messages. This must not block and must not fail."""
         ...
 
     def pump_turned(self) -> None:
-        """It may take no more messages: what waits in its buffer is sent then."""
+        """Send the buffered messages if the consumer takes no more of them."""
         ...
 
     def channel_closed(self) -> None:
-        """The channel was deleted: close the connection."""
+        """Close the connection, because the channel was deleted."""
         ...
 
 
 class Backlog:
-    """The disk queue of one topic or channel, as messages, and its syncs in the schedule.
+    """The disk queue of one topic or channel, with messages instead of records.
 
-    ``on_written`` is called with None after a message was written, and with the reason when it
-    was not. ``on_retry``: the queue may be readable again.
+    The schedule calls its syncs. ``on_written`` is called with None after a write, or with the
+    reason why the write failed. ``on_retry`` is called when the queue may be readable again.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Backlog:
         return self._queue.depth
 
     def put(self, message: QueuedMessage) -> None:
-        """Write it; its delay is lost. DiskFailed when it cannot be written."""
+        """Write the message without its delay. DiskFailed if it cannot be written."""
         record = encode(message.timestamp, message.attempts, message.id, message.body)
         try:
             self._queue.put(record)
@@ -120,27 +120,27 @@ class Backlog:
         self._on_written(None)
 
     def take_back(self) -> None:
-        """Undo the ``put`` before."""
+        """Undo the last ``put``."""
         self._queue.take_back()
         self._schedule.wake(self)
 
     def next_timestamp(self) -> int | None:
-        """Of the message that ``take`` would give; None when there is none to be read now."""
+        """Return the timestamp of the next message, or None if none can be read now."""
         head = self._queue.head()
         if head is None:
-            # Reading may have found a damage.
+            # The read may have found a damage, and then a sync is due.
             self._schedule.wake(self)
             return None
         return decode_timestamp(head)
 
     def peek(self) -> QueuedMessage:
-        """What ``take`` would give, as it stands on disk."""
+        """Return the next message, which stays. ``next_timestamp`` must have returned a time."""
         head = self._queue.head()
         assert head is not None
         return _message(head)
 
     def take(self) -> QueuedMessage:
-        """The next message. Only after ``next_timestamp`` has shown that there is one."""
+        """Remove and return the next message. ``next_timestamp`` must have returned a time."""
         self._schedule.wake(self)
         return _message(self._queue.take())
 
@@ -148,19 +148,19 @@ class Backlog:
         self._queue.empty()
 
     def close(self) -> None:
-        """Sync and close the files; what fails is logged."""
+        """Sync and close the files. A sync that fails is logged."""
         self._queue.close()
         self.forget()
 
     def forget(self) -> None:
-        """The queue is closed or deleted: nothing is to be synced any more."""
+        """Leave the schedule, because the queue is closed or deleted."""
         self.deleted = True
         self._schedule.forget(self)
 
-    # -- what the schedule calls -----------------------------------------------------------------
+    # -- called by the schedule ------------------------------------------------------------------
 
     def pump(self) -> None:
-        """After a round of puts and takes: sync when that is due, or plan it."""
+        """Sync if that is due after a round of puts and takes. Otherwise plan the sync."""
         self._queue.sync_if_due()
         self._plan()
 
@@ -181,11 +181,11 @@ def _message(payload: bytes) -> QueuedMessage:
 
 
 class Queueing:
-    """A queue of waiting messages, as a topic and a channel have one.
+    """The queue of waiting messages that a topic and a channel have.
 
-    ``open_queue`` gives the disk queue for what does not fit in memory, or None: then everything
-    is in memory. The first --mem-queue-size messages stay in memory. The older one of those that
-    come first in memory and on disk is taken first.
+    ``open_queue`` returns the disk queue, or None to keep everything in memory. The first
+    --mem-queue-size messages stay in memory, the rest goes to disk. The next message is the older
+    one of the first in memory and the first on disk.
     """
 
     def __init__(
@@ -206,11 +206,11 @@ class Queueing:
         disk_queue = None if self.ephemeral else open_queue()
         if disk_queue is not None:
             self.backlog = Backlog(disk_queue, schedule, on_written, self._retry)
-        # The backlog while it has messages.
+        # The backlog while it has messages, otherwise None.
         self.unread: Backlog | None = None
         if self.backlog is not None and self.backlog.depth:
             self.unread = self.backlog
-        # How many messages the memory takes, before the rest goes to disk or is dropped.
+        # Upper bound of messages in memory. Further ones go to disk or are dropped.
         in_memory = disk_queue is None and not self.ephemeral
         self._slots: float = math.inf if in_memory else schedule.options.mem_queue_size
 
@@ -220,7 +220,7 @@ class Queueing:
 
     @property
     def backend_depth(self) -> int:
-        """What is on disk. Without a disk queue, what would be there."""
+        """Number of messages on disk, or without a disk queue the number that nsqd would have."""
         if self.ephemeral:
             return 0
         if self.backlog is not None:
@@ -228,13 +228,13 @@ class Queueing:
         return max(0, len(self.queue) - self._schedule.options.mem_queue_size)
 
     def has_waiting(self) -> bool:
-        """Whether a message can be taken now."""
+        """Return True if a message can be taken now."""
         if self.queue:
             return True
         return self.unread is not None and self._next_on_disk(self.unread) is not None
 
     def oldest(self, unread: Backlog) -> QueuedMessage | None:
-        """Take the next message out of both; None when there is none to be read now."""
+        """Take the older one of the first messages in memory and on disk. None if there is none."""
         on_disk = self._next_on_disk(unread)
         if self.queue and (on_disk is None or self.queue[0].timestamp <= on_disk):
             return self.queue.popleft()
@@ -246,7 +246,7 @@ class Queueing:
         return message
 
     def peek_oldest(self) -> QueuedMessage | None:
-        """What ``oldest`` would take; it stays until ``drop`` is called with it."""
+        """Return the message that ``oldest`` would take. It stays until ``drop``."""
         unread = self.unread
         on_disk = None if unread is None else self._next_on_disk(unread)
         if self.queue and (on_disk is None or self.queue[0].timestamp <= on_disk):
@@ -254,7 +254,7 @@ class Queueing:
         return None if unread is None or on_disk is None else unread.peek()
 
     def drop(self, message: QueuedMessage) -> None:
-        """Take what ``peek_oldest`` gave; nothing was taken since."""
+        """Remove the message that ``peek_oldest`` returned. No message may be taken in between."""
         if self.queue and self.queue[0] is message:
             self.queue.popleft()
         elif self.unread is not None:
@@ -263,17 +263,17 @@ class Queueing:
     def _next_on_disk(self, unread: Backlog) -> int | None:
         timestamp = unread.next_timestamp()
         if timestamp is None and not unread.depth:
-            # All that was left was damaged.
+            # The rest of the files was damaged.
             self.unread = None
         return timestamp
 
     def _write(self, backlog: Backlog, message: QueuedMessage) -> None:
-        """To disk; DiskFailed when that fails."""
+        """Write the message to disk. DiskFailed if that fails."""
         backlog.put(message)
         self.unread = backlog
 
     def _take_back(self, backlog: Backlog) -> None:
-        """Undo the ``_write`` before."""
+        """Undo the last ``_write``."""
         backlog.take_back()
         self.unread = backlog if backlog.depth else None
 
@@ -284,16 +284,16 @@ class Queueing:
             self.backlog.empty()
 
     def _retry(self) -> None:
-        """The disk may work again."""
+        """Try again, because the disk may work again."""
         raise NotImplementedError
 
     def save(self, messages: Iterable[QueuedMessage]) -> None:
-        """A clean stop: write these to disk and close it. Those that cannot be written are lost."""
+        """Write the messages to disk at a clean stop, and close it. Unwritable ones are lost."""
         assert self.backlog is not None
         for message in messages:
             try:
                 self.backlog.put(message)
             except DiskFailed:
-                # Logged by the broker. The next one may be smaller.
+                # The broker logs the failure. The next message may be smaller and fit.
                 continue
         self.backlog.close()

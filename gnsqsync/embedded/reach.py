@@ -1,6 +1,6 @@
 """A test call of nsqd to itself, at the addresses that nsqlookupd hands out.
 
-Knows enough of nsqd's protocol for an IDENTIFY; knows no server.
+Knows enough of nsqd's protocol to send IDENTIFY. Knows no server.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from gnsqsync.daemon.options import is_loopback
 
 __all__ = ["is_certain", "unreachable"]
 
-# Seconds for each address, the resolver's included.
+# Seconds for each address, including the resolver.
 _TIMEOUT = 5.0
 
 
 def is_certain(host: str, port: int, listens_on: str) -> bool:
-    """Return True if ``host:port`` is where the listener itself is, on this machine only."""
+    """Return True if ``host:port`` is the listener's own address on loopback."""
     if listens_on.rpartition(":")[2] != str(port) or not is_loopback(listens_on):
         return False
     return is_loopback(f"{host}:{port}")
@@ -33,8 +33,8 @@ def unreachable(
 ) -> list[str]:
     """Call both addresses. Return those that fail, each with the reason.
 
-    ``has_come`` says if a client that calls itself ``token`` has come to this nsqd. A port 0 of the
-    HTTP API is not registered.
+    ``has_come`` returns True if a client with the name ``token`` has connected to this nsqd. If
+    ``http_port`` is 0, the HTTP API is not registered and not called.
     """
     found = []
     for port in (tcp_port, http_port) if http_port else (tcp_port,):
@@ -52,7 +52,7 @@ def unreachable(
 
 
 def _identify(sock: Any, token: str, has_come: Callable[[], bool]) -> None:
-    """Tell the server the token. OSError if this nsqd does not get it."""
+    """Send the token. OSError if this nsqd does not receive it."""
     body = json.dumps({"client_id": token, "hostname": token, "heartbeat_interval": -1}).encode()
     sock.sendall(b"  V2IDENTIFY\n" + struct.pack(">i", len(body)) + body)
     answer = sock.recv(4096)

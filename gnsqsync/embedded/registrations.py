@@ -1,7 +1,7 @@
 """nsqlookupd's registration database (docs/protocol/nsqlookupd#registrations), without I/O.
 
-Knows producers, topics, channels and tombstones; times are unix seconds given by the caller.
-Knows nothing of the commands and requests that change it.
+Knows producers, topics, channels and tombstones. The caller gives times in unix seconds. Does not
+know the commands and requests that change the database.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ANY = "*"
 
 
 class Peer:
-    """One connection that has sent IDENTIFY. ``id`` and ``remote_address`` are its ip:port."""
+    """A connection that has sent IDENTIFY. ``id`` and ``remote_address`` are its ip:port."""
 
     def __init__(
         self,
@@ -40,15 +40,15 @@ class Peer:
 
     @property
     def node(self) -> str:
-        """How /topic/tombstone names it."""
+        """Name of the peer in /topic/tombstone."""
         return f"{self.broadcast_address}:{self.http_port}"
 
     def is_active(self, now: float, timeout: float) -> bool:
-        """Whether IDENTIFY or PING came within ``timeout`` seconds."""
+        """Return True if IDENTIFY or PING came within the last ``timeout`` seconds."""
         return now - self.last_update <= timeout
 
     def info(self) -> dict[str, Any]:
-        """The six keys of a producer in /lookup."""
+        """Return the six keys of a producer in /lookup."""
         return {
             "remote_address": self.remote_address,
             "hostname": self.hostname,
@@ -60,7 +60,7 @@ class Peer:
 
 
 class Producer:
-    """A peer under one registration; tombstones are per registration."""
+    """A peer under one registration. Each registration has its own tombstone."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -73,16 +73,16 @@ class Producer:
 class _Topic:
     def __init__(self) -> None:
         self.producers: dict[str, Producer] = {}
-        # False when the entry exists only because a channel of the topic does.
+        # False if the entry exists only because a channel of the topic is registered.
         self.registered = False
         self.channels: dict[str, dict[str, Producer]] = {}
 
 
 class RegistrationDB:
-    """Who produces which topics and channels (docs/protocol/nsqlookupd#registrations).
+    """The producers of each topic and channel (docs/protocol/nsqlookupd#registrations).
 
-    Names stay when their producers go, except ephemeral ones that are unregistered by hand. Lists
-    are in order of first registration.
+    Names stay after their producers are gone, except ephemeral ones that were unregistered by
+    command. Lists are in the order of the first registration.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class RegistrationDB:
         self._peers[peer.id] = Producer(peer)
 
     def remove_peer(self, peer: Peer) -> list[tuple[str, str]]:
-        """The connection is gone. Returns the (topic, channel or "") pairs that it was under."""
+        """Remove a peer whose connection is gone. Return its (topic, channel or "") pairs."""
         self._peers.pop(peer.id, None)
         removed = []
         for name, topic in self._topics.items():
@@ -105,15 +105,15 @@ class RegistrationDB:
         return removed
 
     def register(self, peer: Peer, topic: str, channel: str = "") -> None:
-        """Puts the peer under the topic, and under the channel if there is one; idempotent."""
+        """Add the peer to the topic, and to the channel if one is given. Idempotent."""
         if channel:
             self.create_channel(topic, channel).setdefault(peer.id, Producer(peer))
         self.create_topic(topic).setdefault(peer.id, Producer(peer))
 
     def unregister_channel(self, peer: Peer, topic: str, channel: str) -> bool:
-        """Takes the peer from the channel; an ephemeral channel without producers vanishes.
+        """Remove the peer from the channel, and an ephemeral channel with its last producer.
 
-        True when the peer was there.
+        Return True if the peer was there.
         """
         channels = self._channels(topic)
         producers = channels.get(channel, {})
@@ -124,7 +124,7 @@ class RegistrationDB:
         return removed
 
     def unregister_topic(self, peer: Peer, topic: str) -> bool:
-        """Takes the peer from the topic and all its channels; True when it was under the topic."""
+        """Remove the peer from the topic and all its channels. True if the topic had the peer."""
         entry = self._topics.get(topic)
         if entry is None:
             return False
@@ -137,30 +137,30 @@ class RegistrationDB:
         return removed
 
     def create_topic(self, topic: str) -> dict[str, Producer]:
-        """Lists the topic; returns its producers by peer id."""
+        """Add the topic if it is missing. Return its producers by peer id."""
         entry = self._topics.setdefault(topic, _Topic())
         entry.registered = True
         return entry.producers
 
     def create_channel(self, topic: str, channel: str) -> dict[str, Producer]:
-        """Lists the channel; returns its producers by peer id. The topic is not listed by it."""
+        """Add the channel if it is missing, without its topic. Return its producers by peer id."""
         entry = self._topics.setdefault(topic, _Topic())
         return entry.channels.setdefault(channel, {})
 
     def delete_topic(self, topic: str) -> None:
-        """Takes the topic and its channels off; "*" takes off everything."""
+        """Remove the topic and its channels; "*" removes everything."""
         if topic == _ANY:
             self._topics.clear()
         self._topics.pop(topic, None)
 
     def delete_channel(self, topic: str, channel: str) -> bool:
-        """False when there is no such channel."""
+        """Remove the channel. Return False if there is none."""
         found = self._channels(topic).pop(channel, None) is not None
         self._forget_if_empty(topic)
         return found
 
     def tombstone(self, topic: str, node: str, now: float) -> None:
-        """Hides the node (``broadcast_address:http_port``) as producer of the topic for a while."""
+        """Hide the node (``broadcast_address:http_port``) as a producer of the topic for a time."""
         for producer in self.producers(topic):
             if producer.peer.node == node:
                 producer.tombstoned_at = now
@@ -172,11 +172,11 @@ class RegistrationDB:
         return [name for name, entry in self._topics.items() if entry.registered]
 
     def channels(self, topic: str) -> list[str]:
-        """For "*" a name comes as often as there are topics with such a channel."""
+        """Return the topic's channels. For "*" a name comes once for each topic that has it."""
         return [name for entry in self._matching(topic) for name in entry.channels]
 
     def producers(self, topic: str) -> list[Producer]:
-        """For "*" each peer once, under any of its topics."""
+        """Return the topic's producers. For "*" return each peer once, under any of its topics."""
         found: dict[str, Producer] = {}
         for entry in self._matching(topic):
             found = entry.producers | found
@@ -186,7 +186,7 @@ class RegistrationDB:
         return [producer.peer for producer in self._peers.values()]
 
     def registrations(self) -> Iterable[tuple[str, Collection[Producer]]]:
-        """("category:key:subkey", producers) of everything, for /debug."""
+        """Yield ("category:key:subkey", producers) for each registration, for /debug."""
         yield "client::", self._peers.values()
         for name, entry in self._topics.items():
             if entry.registered:
@@ -195,7 +195,7 @@ class RegistrationDB:
                 yield f"channel:{name}:{channel}", producers.values()
 
     def _matching(self, topic: str) -> Iterable[_Topic]:
-        """The entry of the topic, if any; "*", which is no topic's name, stands for all."""
+        """Return the topic's entry, if any. "*", which is no valid name, means all topics."""
         if topic == _ANY:
             return self._topics.values()
         entry = self._topics.get(topic)

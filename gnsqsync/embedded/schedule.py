@@ -1,7 +1,7 @@
-"""Which channels have work, and when each is to be checked again.
+"""The channels that have work, and the times at which to check them again.
 
-No I/O: the clock comes from outside, and the owner is told when to call ``settle`` or ``expire``.
-Knows of a channel that it can hand over and expire messages; knows no message.
+No I/O: the clock is an argument, and the owner is told when to call ``settle`` or ``expire``. Knows
+that a channel can deliver and expire messages. Knows no message.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["Schedule"]
 
 
 class _Scheduled(Protocol):
-    """What the schedule needs of a channel, a topic, or the queue of one on disk."""
+    """A channel, a topic or a disk queue, as the schedule sees it."""
 
-    # When expire() is called next; math.inf when nothing is planned.
+    # Time of the next call of expire(); math.inf if nothing is planned.
     wake_at: float
     deleted: bool
 
@@ -31,20 +31,20 @@ class _Scheduled(Protocol):
 
 
 def _no_work() -> None:
-    """The hook of a schedule without owner."""
+    """Do nothing: the hook of a schedule without an owner."""
 
 
 def _no_plan(when: float) -> None:
-    """As ``_no_work``."""
+    """Do nothing: the hook of a schedule without an owner."""
 
 
 class Schedule:
     """The clocks of one nsqd and the work of its channels. Everything runs in one thread.
 
-    ``now`` gives monotonic seconds, ``wall_ns`` nanoseconds since the epoch. ``settle`` delivers
-    the messages that a call has made ready. ``on_work`` tells the owner that there are some (once
-    until the next ``settle``). ``on_plan(when)`` tells it to call ``expire`` at ``when``, earlier
-    than it was told before.
+    ``now`` returns monotonic seconds, ``wall_ns`` nanoseconds since the epoch. ``settle`` delivers
+    the messages that other calls have made ready. ``on_work`` tells the owner, once before each
+    ``settle``, that there are such messages. ``on_plan(when)`` tells the owner to call ``expire``
+    at ``when``, which is earlier than the time told before.
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class Schedule:
         self._plan_number = 0
 
     def wake(self, channel: _Scheduled) -> None:
-        """``channel`` may have something to hand over: ``settle`` is to look at it."""
+        """Have ``settle`` look at ``channel``, which may have messages to deliver."""
         if not self._awake:
             self.on_work()
         self._awake[channel] = None
 
     def forget(self, channel: _Scheduled) -> None:
-        """The channel is deleted: ``settle`` does not look at it."""
+        """Keep ``settle`` from looking at ``channel``, which is deleted."""
         self._awake.pop(channel, None)
 
     def settle(self) -> None:
-        """Hand messages to consumers, in every channel that was woken."""
+        """Deliver messages in every channel that was woken."""
         while self._awake:
             awake, self._awake = self._awake, {}
             for channel in awake:
@@ -92,16 +92,16 @@ class Schedule:
             self.on_plan(when)
 
     def next_at(self) -> float | None:
-        """When ``expire`` is due, or None."""
+        """Return the time at which ``expire`` is due, or None."""
         return self._plans[0][0] if self._plans else None
 
     def expire(self) -> None:
-        """Time out and release the messages that are due; ``settle`` then delivers them."""
+        """Time out and release the messages that are due. ``settle`` then delivers them."""
         now = self.now()
         plans = self._plans
         while plans and plans[0][0] <= now:
             when, _, channel = heapq.heappop(plans)
-            # A plan that was overtaken by an earlier one, or belongs to a deleted channel.
+            # An earlier plan replaced this one, or the channel is deleted.
             if when != channel.wake_at or channel.deleted:
                 continue
             channel.wake_at = math.inf

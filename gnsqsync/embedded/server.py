@@ -1,4 +1,4 @@
-"""The embedded nsqd: listeners, the clock's alarm, and the parts put together.
+"""The embedded nsqd: its listeners, its alarm, and the connections between its parts.
 
 Knows how the parts are connected; the protocol, the queues and the HTTP answers are elsewhere.
 """
@@ -39,24 +39,24 @@ if TYPE_CHECKING:
 
 __all__ = ["NsqdServer"]
 
-# How long the start may take until every nsqlookupd is connected (seconds).
+# Seconds for which a start waits until every nsqlookupd is connected.
 _LOOKUP_WAIT = 1.0
-# Upper bound of the queues that a line names.
+# Upper bound of the queues that a log line names.
 _MOST_NAMED = 10
 _T = TypeVar("_T")
 
 
 def in_thread(call: Callable[[], _T]) -> _T:
-    """``call()`` in a native thread of gevent's pool, while other greenlets go on."""
+    """Return ``call()``, run in a native thread of gevent's pool while other greenlets go on."""
     result: _T = gevent.get_hub().threadpool.apply(call)
     return result
 
 
 class NsqdServer:
-    """One nsqd. ``start`` binds; then the addresses and ports are the real ones.
+    """An nsqd. After ``start`` the addresses and ports are the bound ones.
 
-    Everything runs in greenlets of the thread that calls ``start``. Raises OptionsError or
-    StartError when it cannot start, with nothing left open.
+    Everything runs in greenlets of the thread that calls ``start``. If the server cannot start, it
+    closes everything and raises OptionsError or StartError.
     """
 
     def __init__(self, options: NsqdOptions, log: Log | None = None) -> None:
@@ -78,11 +78,13 @@ class NsqdServer:
         self._gate = Gate(self.log)
         self._connections: dict[Connection, None] = {}
         self._unflushed: deque[Connection] = deque()
+        # True if the loop is to call ``_settle``.
         self._scheduled = False
         self._alarm: Any = None
         self._store: Store | None = None
+        # True once the saved messages are loaded: a stop must save them again.
         self._loaded = False
-        # True from a change of names until nsqd.dat is being written, by one greenlet at a time.
+        # True between a change of names and the start of writing nsqd.dat. One greenlet writes.
         self._unsaved = False
         self._saver: gevent.Greenlet | None = None
         self._tcp: StreamServer | None = None
@@ -96,20 +98,20 @@ class NsqdServer:
     # -- start and stop --------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Listen, load the saved messages, and log where; returns when clients can connect."""
+        """Load the saved messages, listen, and log the addresses. Then clients can connect."""
         try:
             self._start()
-        except BaseException:  # nobody has the server to close it
+        except BaseException:  # The caller has no started server that it could stop.
             self._close_everything()
             raise
 
     def _start(self) -> None:
-        # What only some flags need is imported where it is used, here and in what this imports:
-        # a start without them is shorter by a fifth.
+        # Modules that only some flags need are imported where they are used, here and in other
+        # modules of this package. A start without these flags is shorter by a fifth.
         options = self.options
         options.check()
-        # Messages are no garbage: with a million of them waiting, Python's collector would stop
-        # the server for half a second now and then, at its own thresholds.
+        # Messages are no garbage. With a million waiting messages and its default thresholds,
+        # Python's collector would stop the server for half a second now and then.
         gc.set_threshold(10_000, 10, 1000)
         if options.tls_cert or options.tls_key or options.tls_root_ca_file:
             import ssl
@@ -126,7 +128,7 @@ class NsqdServer:
             self._store = Store(options, self.log, self.broker.now)
             self._store.open()
             self.broker.open_queue = self._store.open_queue
-        # Before the folder is touched: a port that is taken leaves it as it was.
+        # The port comes before the folder: if the port is taken, the folder stays unchanged.
         listener = listen(options.tcp_address)
         self._tcp = StreamServer(listener, self._serve_client)
         self.tcp_address, self.tcp_port = address_text(listener), port_of(listener)
@@ -137,7 +139,7 @@ class NsqdServer:
             self._store.save_first_names(self.broker)
         self.broker.listeners.append(self._names_changed)
         self._settle_options()
-        # Before clients come, so that the first publish finds the channels that are known.
+        # nsqlookupds come before clients, so that the first publish finds the known channels.
         if options.lookupd_tcp_address:
             self._start_lookup(options.lookupd_tcp_address)
         self._tcp.start()
@@ -151,9 +153,9 @@ class NsqdServer:
             self._statsd.start()
 
     def _settle_options(self) -> None:
-        """What depends on the ports: what nsqlookupd, statsd and GET /config are told."""
+        """Set the options that depend on bound ports, for nsqlookupd, statsd and GET /config."""
         options = self.options
-        # A unix socket has port -1 here, and is told as 0.
+        # The port of a unix socket is -1 here, and 0 for others.
         http_port = options.broadcast_http_port or max(0, self.http_port)
         self.options = options.replace(
             broadcast_tcp_port=options.broadcast_tcp_port or max(0, self.tcp_port),
@@ -239,13 +241,13 @@ class NsqdServer:
             self._http.append(("HTTP", self.http_address, HTTPServer(listener, app, self._gate)))
 
     def serve_forever(self) -> None:
-        """Start if that is not done yet, and block until somebody calls ``stop``."""
+        """Start, if not yet started, and block until another greenlet calls ``stop``."""
         if self._tcp is None:
             self.start()
         self._stopped.wait()
 
     def stop(self) -> None:
-        """A clean stop: no new clients, connections closed without a frame, queues saved."""
+        """Stop cleanly: refuse clients, close connections without a frame, save the queues."""
         if self._stopped.is_set():
             return
         self._close_everything()
@@ -276,7 +278,8 @@ class NsqdServer:
             self._saver.join()
         if self._store is not None:
             if self._loaded:
-                # After a failed start too: loading has removed the queue files.
+                # This is also needed after a failed start: loading may have moved messages from
+                # their files to memory.
                 self.log.info("NSQ: persisting topic/channel metadata")
                 self._store.save(self.broker)
                 self._loaded = False
@@ -284,7 +287,7 @@ class NsqdServer:
         self._tell_what_is_lost()
 
     def _tell_what_is_lost(self) -> None:
-        """Warn of the messages that end with this process. Ephemeral queues promise nothing."""
+        """Warn of messages that are lost with this process, except in ephemeral queues."""
         lost = self.broker.in_memory_only()
         if not lost:
             return
@@ -308,21 +311,21 @@ class NsqdServer:
         self._gate.serve(lambda sock, address: Connection(self, sock, address).run(), sock, address)
 
     def joined(self, connection: Connection) -> None:
-        """Called by a connection that has shown the magic."""
+        """Add a connection that has sent the magic."""
         self._connections[connection] = None
 
     def left(self, connection: Connection) -> None:
-        """Called by a connection at its end."""
+        """Remove a connection that has ended."""
         self._connections.pop(connection, None)
 
     def sessions(self) -> Iterable[Session]:
-        """All connected clients, oldest first."""
+        """Return the sessions of all connected clients, oldest first."""
         return [connection.session for connection in self._connections]
 
     # -- work: deliveries and flushes of one round of the loop are done together -----------------
 
     def flush_soon(self, connection: Connection) -> None:
-        """``connection`` has output, or is over."""
+        """Flush ``connection``, which has output or is over, in this round of the loop."""
         self._unflushed.append(connection)
         self._schedule()
 
@@ -338,7 +341,7 @@ class NsqdServer:
             while self._unflushed:
                 self._unflushed.popleft().flush()
         finally:
-            # If one of them fails, the others are still served.
+            # If one flush fails, the other connections are still flushed.
             if self._unflushed:
                 self._schedule()
 
@@ -353,7 +356,7 @@ class NsqdServer:
         self.broker.schedule.expire()
         when = self.broker.schedule.next_at()
         if when is not None:
-            # Also when the timer was a little early and nothing was due.
+            # This is also right if the timer was a little early and nothing was due.
             self._set_alarm(when)
 
     # -- names and lookupds ------------------------------------------------------------------------
@@ -364,8 +367,10 @@ class NsqdServer:
         self._save_soon()
 
     def _save_soon(self) -> gevent.Greenlet:
-        """Have nsqd.dat written once for all changes of this round. Return the greenlet that does
-        it; it ends when all changes are in the file."""
+        """Have nsqd.dat written once for all changes of this round.
+
+        Return the greenlet that writes. It ends when all changes are in the file.
+        """
         self._unsaved = True
         if self._saver is None:
             self._saver = gevent.spawn(self._save_changes)
@@ -376,7 +381,7 @@ class NsqdServer:
         try:
             while self._unsaved:
                 self._unsaved = False
-                # A disk may take seconds, in which clients must get their heartbeats.
+                # A thread writes, because a disk may take seconds and clients need heartbeats.
                 self._store.save_names(self.broker, in_thread)
         finally:
             self._saver = None
@@ -385,7 +390,7 @@ class NsqdServer:
         self.log.error("%s: failed to write message to backend - %s", who, error)
 
     def save_names(self) -> None:
-        """Return when nsqd.dat has the present names and paused flags."""
+        """Write the present names and paused flags to nsqd.dat before returning."""
         if self._store is not None:
             self._save_soon().join()
 
@@ -394,7 +399,10 @@ class NsqdServer:
         return topics, memory_figures() if self.options.statsd_mem_stats else None
 
     def set_lookupd_addresses(self, addresses: tuple[str, ...] | None) -> None:
-        """PUT /config/nsqlookupd_tcp_addresses; None for none, told apart by GET only."""
+        """Use these nsqlookupds from now on (PUT /config/nsqlookupd_tcp_addresses).
+
+        None means none, as an empty tuple does; only GET shows the difference.
+        """
         self.options = self.options.replace(lookupd_tcp_address=addresses)
         if self._lookup is not None:
             self._lookup.set_addresses(addresses or ())

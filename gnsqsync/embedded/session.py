@@ -1,7 +1,7 @@
 """The server side of one TCP V2 connection: bytes in, frames out, commands to the broker.
 
-No I/O and no clock. Two callables from outside may block: an auth server's answer, and the
-broker's ``known_channels``. Follows docs/protocol/commands; checks are made in the order of
+No I/O and no clock. Two callables may block: the query of an auth server, and the broker's
+``known_channels``. The rules are in docs/protocol/commands, and the order of the checks in
 docs/protocol/commands#order-of-checks.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLOSING", "INIT", "SUBSCRIBED", "Peer", "Session"]
 
-# As /stats shows them (docs/protocol/commands#connection-states).
+# Numbers of the states in /stats (docs/protocol/commands#connection-states).
 INIT, SUBSCRIBED, CLOSING = 0, 3, 4
 
 _HEARTBEAT = encode_response(b"_heartbeat_")
@@ -35,7 +35,7 @@ _MESSAGE_HEAD = struct.Struct(">iiqH16s")
 
 
 class Peer:
-    """The client: its address, and the results of its TLS handshake."""
+    """A client's address, and the results of its TLS handshake."""
 
     __slots__ = ("cipher", "common_name", "ip", "name", "tls_version")
 
@@ -48,9 +48,9 @@ class Peer:
 
 
 class Session(Publishing):
-    """One client. ``on_identified`` is called when the heartbeat may have changed.
+    """A client. ``on_identified`` is called when the heartbeat interval may have changed.
 
-    After each of ``upgrades`` is in place ``layer_ready`` is to be called.
+    The owner calls ``layer_ready`` after it has added each layer of ``upgrades``.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Session(Publishing):
             msg_timeout=options.msg_timeout,
             output_buffer_timeout=options.output_buffer_timeout,
         )
-        # Fixed by the first IDENTIFY (the case of docs/protocol/handshake#identify-twice).
+        # The first IDENTIFY fixes these values (docs/protocol/handshake#identify-twice).
         self.heartbeat_period: float = self.settings.heartbeat_interval
         self.delivery_timeout: float = options.msg_timeout
         self.sample_rate: int = 0
@@ -102,7 +102,7 @@ class Session(Publishing):
         self.tls: bool = False
         self.snappy: bool = False
         self.deflate: bool = False
-        # nsqd flushes the compressor though there is nothing to flush; the owner clears it.
+        # True if the owner must write an empty flush of DEFLATE, as nsqd does. The owner clears it.
         self.owes_flush: bool = False
         self.channel: Channel | None = None
         self.authorization: Authorization | None = None
@@ -114,21 +114,21 @@ class Session(Publishing):
         self.finish_count = 0
         self.requeue_count = 0
 
-    # -- what the owner calls ----------------------------------------------------------------------
+    # -- called by the owner -----------------------------------------------------------------------
 
     @property
     def msg_timeout(self) -> float:
-        """What TOUCH adds (seconds): of the latest IDENTIFY."""
+        """Seconds that TOUCH adds, from the latest IDENTIFY."""
         return self.settings.msg_timeout
 
     def heartbeat(self) -> None:
-        """Write a heartbeat; called every ``heartbeat_period`` seconds."""
+        """Write a heartbeat. The owner calls this every ``heartbeat_period`` seconds."""
         if not self.closed and not self.upgrades:
             self._append(_HEARTBEAT)
             self.pump_turned()
 
     def pump_turned(self) -> None:
-        """Something happened after which nsqd flushes, if the connection takes no more messages
+        """Flush the held messages if the connection takes no more of them. nsqd flushes then, too
         (docs/protocol/flow#output-buffer)."""
         channel = self.channel
         if channel is not None and self.ready_count > self.in_flight and not channel.paused:
@@ -139,7 +139,7 @@ class Session(Publishing):
             self._on_output()
 
     def layer_ready(self, kind: str) -> None:
-        """``upgrades[0]`` is in place: answer OK through it."""
+        """Answer OK through the layer ``upgrades[0]``, which the owner has added."""
         self.upgrades.pop(0)
         if kind == "tls":
             self.tls = True
@@ -150,20 +150,20 @@ class Session(Publishing):
         self._write(OK_FRAME)
 
     def upgrade_failed(self, reason: str) -> None:
-        """A TLS handshake failed; the answer goes out in clear."""
+        """End the connection after a failed TLS handshake, with an error in clear text."""
         self.upgrades.clear()
         text = b"IDENTIFY failed " + reason.encode("utf-8", "replace")
         self._fail(Fatal(b"E_IDENTIFY_FAILED", text))
 
     def close(self) -> None:
-        """The connection is over: leave the channel. Idempotent."""
+        """End the connection and leave the channel. Idempotent."""
         super().close()
         channel, self.channel = self.channel, None
         if channel is not None:
             channel.remove_consumer(self)
 
     def channel_closed(self) -> None:
-        """Called by the channel: the connection ends without a frame."""
+        """End the connection without a frame, because the channel was deleted."""
         self.channel = None
         self.closed = True
         self._drop_output()
@@ -181,7 +181,8 @@ class Session(Publishing):
             raise Fatal(b"E_INVALID", b"cannot %s in current state" % command)
 
     def _check_auth(self, command: bytes, topic: bytes, channel: bytes = b"") -> None:
-        """May block: asks for rights again that have expired (docs/protocol/handshake#auth)."""
+        """Check the client's rights. If they have expired, ask again, which may block
+        (docs/protocol/handshake#auth)."""
         if self._query_auth is None:
             return
         authorization = self.authorization
@@ -200,13 +201,13 @@ class Session(Publishing):
         try:
             return self._query_auth(self.peer.ip, self.tls, self.peer.common_name, self._secret)
         except AuthFailure:
-            # The reason is in the log; clients that are not trusted do not get it.
+            # The log has the reason. A client that is not trusted does not get it.
             raise Fatal(b"E_AUTH_FAILED", b"AUTH failed") from None
 
     def _body(
         self, command: bytes, data: bytes, offset: int, max_size: int
     ) -> tuple[int, int] | int:
-        """Where the body of IDENTIFY or AUTH lies, or a negative number when incomplete."""
+        """Return begin and end of the body of IDENTIFY or AUTH, or a Command's negative result."""
         if len(data) - offset < 4:
             return self._incomplete(
                 offset + 4, b"E_BAD_BODY", command + b" failed to read body size"
@@ -308,13 +309,13 @@ class Session(Publishing):
         return offset
 
     def room(self) -> int:
-        """How many messages this consumer takes now (docs/protocol/flow#rdy)."""
+        """Return the number of messages this consumer takes now (docs/protocol/flow#rdy)."""
         if self.state != SUBSCRIBED or self.closed or self.is_backlogged:
             return 0
         return max(0, self.ready_count - self.in_flight)
 
     def deliver(self, messages: list[QueuedMessage]) -> None:
-        """Message frames into the output."""
+        """Append message frames to the output."""
         was_quiet = self._output_size == self._held
         pack = _MESSAGE_HEAD.pack
         append = self._output.append
@@ -333,13 +334,13 @@ class Session(Publishing):
             self._on_output()
 
     def _hold(self, messages: list[QueuedMessage]) -> None:
-        """Count what of the output stays in nsqd's buffer, which sends whenever it is full."""
+        """Count the bytes of the output that stay in nsqd's buffer, which sends when it is full."""
         size, held = self.settings.output_buffer_size, self._held
         for message in messages:
             # nsqd writes the head of a frame, then the message.
             for part in (8, 26 + len(message.body)):
                 while part > size - held:
-                    # Into an empty buffer nothing is put that is larger.
+                    # A part that is larger than the empty buffer is sent directly.
                     part = part - (size - held) if held else 0
                     held = 0
                 held += part
@@ -365,7 +366,7 @@ class Session(Publishing):
         return offset
 
     def wake_channel(self) -> None:
-        """This consumer may have room again."""
+        """Wake the channel, because this consumer may have room again."""
         channel = self.channel
         if channel is not None and (channel.queue or channel.unread is not None):
             self._broker.schedule.wake(channel)
@@ -399,7 +400,7 @@ class Session(Publishing):
         millis = parse_base10(params[2])
         if millis is None:
             raise Fatal(b"E_INVALID", b"REQ could not parse timeout " + params[2])
-        # Go multiplies in 64 bits, so a huge number may come out negative and act as 0.
+        # Go multiplies in 64 bits, so a huge number may become negative, and then acts as 0.
         delay = max(0, signed64(millis * 1_000_000)) / 1e9
         assert self.channel is not None
         reason = self.channel.requeue(id, self, min(delay, self._options.max_req_timeout))

@@ -1,4 +1,4 @@
-"""/stats of the embedded nsqd, as JSON and as text (docs/protocol/nsqd-http#stats).
+"""The figures of /stats, as JSON and as text (docs/protocol/nsqd-http#stats).
 
 Reads the broker and the sessions; changes nothing.
 """
@@ -32,7 +32,7 @@ def gather(
     channel: str = "",
     include_clients: bool = True,
 ) -> dict[str, Any]:
-    """``topics`` and ``producers``; an empty name stands for all of them."""
+    """Return ``topics`` and ``producers``. An empty ``topic`` or ``channel`` means all of them."""
     if topic and topic not in broker.topics:
         return {"topics": None, "producers": None}
     wanted = [broker.topics[topic]] if topic else list(broker.topics.values())
@@ -101,7 +101,10 @@ def _consumer_figures(consumer: Consumer, asked_topic: str) -> dict[str, Any]:
 
 
 def client_figures(session: Session, topic: str) -> dict[str, Any]:
-    """One connection. ``pub_counts`` has one entry, as nsqd's has: ``topic``'s, or any for ""."""
+    """Return the figures of one connection.
+
+    ``pub_counts`` has one entry, as in nsqd: for ``topic``, or for any topic if ``topic`` is "".
+    """
     settings = session.settings
     figures: dict[str, Any] = {
         "client_id": settings.client_id,
@@ -145,7 +148,7 @@ def client_figures(session: Session, topic: str) -> dict[str, Any]:
 
 
 def memory_figures() -> dict[str, int]:
-    """The keys of nsqd's ``memory`` with what Python can say: resident set and collector runs."""
+    """Return nsqd's keys of ``memory``. Python knows the resident set and collector runs only."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
         "heap_objects": sys.getallocatedblocks(),
@@ -167,9 +170,9 @@ def render_text(
     started_at: float,
     now: float,
 ) -> str:
-    """The text form; both times are seconds since the epoch."""
+    """Return the text form. Both times are in seconds since the epoch."""
     start = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(started_at))
-    # RFC 3339 wants a colon within the offset, and Go writes Z for none.
+    # RFC 3339 has a colon in the offset, and Go writes Z for the offset 0.
     start = start[:-5] + "Z" if start.endswith("+0000") else f"{start[:-2]}:{start[-2:]}"
     lines = [
         version_text("nsqd"),

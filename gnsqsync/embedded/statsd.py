@@ -1,8 +1,8 @@
-"""nsqd's push to statsd: which lines, in which packets, and the greenlet that sends them.
+"""nsqd's push to statsd: its lines, its packets, and the greenlet that sends them.
 
-``Meter``, ``expand_prefix`` and ``packets`` compute without I/O; ``Pusher`` has the socket. Knows
-the figures of stats.py; nothing of topics and channels themselves. What nsqd 1.3.0 sends was
-observed (tests/conformance/test_12_statsd.py).
+``Meter``, ``expand_prefix`` and ``packets`` do no I/O; ``Pusher`` has the socket. Knows the figures
+of stats.py, but no topic or channel. The lines are those that nsqd 1.3.0 was seen to send
+(tests/conformance/test_12_statsd.py).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = ["Meter", "Pusher", "expand_prefix", "packets"]
 
 Figures = dict[str, Any]
 Collect = Callable[[], tuple[list[Figures], "dict[str, int] | None"]]
-"""Gives the topics as in /stats, and the memory figures or None when they are not sent."""
+"""Returns the topics of /stats, and the memory figures, or None if they are not sent."""
 
 _DIAL_TIMEOUT = 1.0
-# A push is spread over the interval, so that its packets do not come all at once. It ends so many
-# seconds before the next one begins.
+# Seconds between the end of a push and the next one. A push is spread over the rest of the
+# interval, so that its packets do not arrive at once.
 _REST = 1.0
 _DEFAULT_PACKET_SIZE = 4096
 
@@ -46,7 +46,7 @@ _CHANNEL = (
 
 
 def expand_prefix(prefix: str, host: str, port: int) -> str:
-    """--statsd-prefix with each ``%s`` replaced by host and port, and a dot at its end.
+    """Return --statsd-prefix with host and port in place of each ``%s``, and a dot at its end.
 
     Dots and colons of ``host:port`` become ``_``. An empty prefix stays empty.
     """
@@ -58,7 +58,7 @@ def expand_prefix(prefix: str, host: str, port: int) -> str:
 
 
 def packets(lines: Iterable[bytes], size: int) -> list[bytes]:
-    """The lines in packets of at most ``size`` bytes; one that is longer goes alone, whole.
+    """Return the lines in packets of at most ``size`` bytes. A longer line is a packet alone.
 
     A size of 0 or less means 4096, as in Go's buffers.
     """
@@ -76,10 +76,10 @@ def packets(lines: Iterable[bytes], size: int) -> list[bytes]:
 
 
 class Meter:
-    """Figures to statsd lines. Counters become what was added since the call before.
+    """A converter of figures to statsd lines. A counter's line has the increase since the last one.
 
-    A topic or channel that was not there the last time counts from 0. One that was deleted and made
-    again may give a negative number, as with nsqd.
+    A new topic or channel counts from 0. If a topic was deleted and made again, the increase may be
+    negative, as in nsqd.
     """
 
     def __init__(self, prefix: str, *, exclude_ephemeral: bool = False) -> None:
@@ -89,7 +89,7 @@ class Meter:
         self._counters: dict[tuple[str, ...], int] = {}
 
     def lines(self, topics: Iterable[Figures], memory: dict[str, int] | None) -> list[bytes]:
-        """One push. ``topics`` as in /stats, ``memory`` None when it is not sent."""
+        """Return the lines of one push. ``topics`` is as in /stats; ``memory`` may be None."""
         self._counters = {}
         found = [*self._topics(topics), *self._memory(memory)]
         self._last = self._counters
@@ -125,7 +125,7 @@ class Meter:
         return self._exclude_ephemeral and is_ephemeral(name)
 
     def _line(self, stat: str, kind: str, value: int, identity: tuple[str, ...]) -> str:
-        # By identity and not by stat: names may have dots, so two of them may give one stat.
+        # Names may contain dots, so two topics may have one stat. The identity tells them apart.
         if kind == "c":
             self._counters[identity] = value
             value -= self._last.get(identity, 0)
@@ -139,10 +139,10 @@ def _quantiles(stem: str, figures: Figures) -> Iterator[str]:
 
 
 class Pusher:
-    """Sends a push each --statsd-interval over UDP, until ``stop``.
+    """A greenlet that sends a push over UDP each --statsd-interval, until ``stop``.
 
-    ``options`` are those with the expanded prefix. An interval of one second or less sends a push
-    at once instead of spreading it (the Go nsqd crashes there). All in the thread of ``start``.
+    ``options`` have the expanded prefix. With an interval of one second or less a push is sent at
+    once instead of spread (the Go nsqd crashes). Everything runs in the thread of ``start``.
     """
 
     def __init__(self, options: NsqdOptions, collect: Collect, log: Log) -> None:
@@ -156,11 +156,11 @@ class Pusher:
         self._greenlet: gevent.Greenlet | None = None
 
     def start(self) -> None:
-        """The first push is one interval from now."""
+        """Start the greenlet. The first push is one interval from now."""
         self._greenlet = gevent.spawn(self._run)
 
     def stop(self) -> None:
-        """Send the rest of the current push at once; returns when that is done."""
+        """Send the rest of the current push at once, then return."""
         self._ending.set()
         if self._greenlet is not None:
             self._greenlet.join()
@@ -171,7 +171,7 @@ class Pusher:
         due = time.monotonic() + interval
         while not self._ending.wait(max(0.0, due - time.monotonic())):
             self._push(max(0.0, interval - _REST))
-            # A push that took too long skips the ones that it missed.
+            # If a push took longer than an interval, the missed ones are skipped.
             due = max(due + interval, time.monotonic())
 
     def _push(self, spread: float) -> None:
@@ -193,15 +193,15 @@ class Pusher:
         try:
             sock.send(packet)
         except OSError as error:
-            # Nobody listens there, or the packet is too large: neither is nsqd's business.
+            # No statsd listens at the address, or the packet is too large. nsqd ignores both.
             self._log.debug("STATSD: %s", error)
 
 
 def _dial(address: str) -> Any:
-    """A UDP socket that sends to host:port. OSError, UnicodeError."""
+    """Return a UDP socket that sends to host:port. OSError, UnicodeError."""
     host, _, port = address.rpartition(":")
     if port.isascii() and port.isdigit() and int(port) > 65535:
-        # The resolver would take it modulo 65536.
+        # The resolver would take the port modulo 65536.
         raise OSError(f"address {port}: invalid port")
     host = host.removeprefix("[").removesuffix("]") or "localhost"
     with gevent.Timeout(_DIAL_TIMEOUT, TimeoutError("timed out")):

@@ -1,7 +1,8 @@
-"""--data-path: the lock, names and paused flags in nsqd.dat, the disk queues, a clean stop.
+"""The folder of --data-path: its lock, nsqd.dat, the disk queues, and a clean stop.
 
-The files have nsqd's own format (docs/protocol/end#files), so that either nsqd can take over a
-folder of the other. Knows files; the broker has the messages.
+nsqd.dat has names and paused flags. The files have nsqd's format (docs/protocol/end#files), so that
+the embedded nsqd and nsqd can take over each other's folder. Knows files; the broker has the
+messages.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from gnsqsync.embedded.options import NsqdOptions
 
 __all__ = ["Store"]
 
-# The file under its temporary name: as we make it, and as nsqd and our earlier versions do.
+# Temporary names of nsqd.dat: those of nsqd and of earlier versions, and the present ones.
 _LEFTOVER = re.compile(r"nsqd\.dat\.[0-9]+\.tmp|" + re.escape(durable.TEMPORARY) + "[0-9a-f]{32}")
 
 _HOW_TO_GO_ON = (
@@ -40,10 +41,10 @@ _HOW_TO_GO_ON = (
 
 
 class Store:
-    """One data folder, locked while it is open.
+    """A data folder, which is locked while it is open.
 
-    ``open_queue`` gives the broker its disk queues; ``save`` adds to them, at a clean stop, what is
-    in memory. nsqd.dat is replaced when names or paused flags change.
+    ``open_queue`` opens disk queues for the broker. ``save`` adds the messages in memory to them at
+    a clean stop. nsqd.dat is replaced when names or paused flags change.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Store:
         self._lock = -1
 
     def open(self) -> None:
-        """Take the lock; OptionsError when the folder is missing or another nsqd has it."""
+        """Lock the folder. OptionsError if it is missing or another nsqd has the lock."""
         folder = self._folder
         try:
             self._lock = os.open(folder, os.O_RDONLY)
@@ -80,14 +81,14 @@ class Store:
         self._remove_leftovers()
 
     def _remove_leftovers(self) -> None:
-        """Remove what a killed nsqd was about to call nsqd.dat."""
+        """Remove the temporary files of an nsqd that was killed while it wrote nsqd.dat."""
         for name in os.listdir(self._folder):
             if _LEFTOVER.fullmatch(name):
-                with contextlib.suppress(OSError):  # read-only: the first write says so
+                with contextlib.suppress(OSError):  # If it is read-only, the first write tells.
                     os.unlink(self._folder / name)
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -95,14 +96,14 @@ class Store:
     # -- nsqd.dat --------------------------------------------------------------------------------
 
     def save_names(self, broker: Broker, run: Callable[[Callable[[], None]], None]) -> None:
-        """Replace nsqd.dat; an error is logged. ``run`` calls the function that writes."""
+        """Replace nsqd.dat, or log the error. ``run`` calls the function that writes."""
         try:
             run(self._names_of(broker))
         except OSError as error:
             self._log.error("failed to persist metadata - %s", error)
 
     def save_first_names(self, broker: Broker) -> None:
-        """Replace nsqd.dat at the start; StartError when the folder cannot be written."""
+        """Replace nsqd.dat at the start. StartError if the folder is not writable."""
         try:
             self._names_of(broker)()
         except OSError as error:
@@ -129,7 +130,7 @@ class Store:
         return lambda: durable.write(path, text.encode(), 0o600)
 
     def load(self, broker: Broker) -> None:
-        """Make the topics and channels of nsqd.dat and fill them; StartError if unreadable."""
+        """Create the topics and channels of nsqd.dat, with messages. StartError if unreadable."""
         path = self._folder / "nsqd.dat"
         try:
             content = path.read_bytes()
@@ -139,7 +140,7 @@ class Store:
             call = "read" if isinstance(error, IsADirectoryError) else "open"
             why = f"failed to read metadata from {path} - {call} {path}: {reason(error)}"
             raise StartError(f"failed to load metadata - {why}") from None
-        # All of it before the first topic.
+        # The whole file is checked before the first topic is created.
         try:
             if not content.strip(b"\0"):
                 raise ValueError("unexpected end of JSON input")
@@ -156,7 +157,7 @@ class Store:
             self._log.warning("skipping creation of invalid topic %s", saved.name)
             return
         topic = broker.topic(saved.name)
-        # What waits on disk is for all channels.
+        # A paused topic copies no message before all of its channels exist.
         topic.pause(True)
         for entry in saved.channels:
             if not entry.is_valid:
@@ -168,9 +169,9 @@ class Store:
     # -- queues ----------------------------------------------------------------------------------
 
     def open_queue(self, name: str) -> DiskQueue | None:
-        """The queue of a topic or of a TOPIC:CHANNEL, with what is there already.
+        """Open the queue of a topic or of a TOPIC:CHANNEL, with the messages on disk.
 
-        None when its files cannot be read: then its messages are in memory only.
+        Return None if the files cannot be read; then the queue is in memory only.
         """
         try:
             return DiskQueue(name, self._files, self._limits, self._now, self._log)
@@ -180,7 +181,7 @@ class Store:
             return None
 
     def save(self, broker: Broker) -> None:
-        """Write nsqd.dat and every message that is in memory; ephemeral ones are dropped."""
+        """Write nsqd.dat and the messages in memory, except those of ephemeral queues."""
         self.save_names(broker, lambda write: write())
         for topic in broker.topics.values():
             for channel in topic.channels.values():
@@ -207,7 +208,7 @@ class Store:
 
 
 class _Saved:
-    """A topic or channel of nsqd.dat. What is missing or null is empty or False, as in Go."""
+    """A topic or channel of nsqd.dat. A missing or null value is empty or False, as in Go."""
 
     def __init__(self, entry: Any, kind: str = "channel") -> None:
         found = _object(entry, f"a {kind}")
@@ -219,7 +220,7 @@ class _Saved:
 
     @property
     def is_valid(self) -> bool:
-        # A lone surrogate from a \u escape cannot be encoded; "?" is not valid either.
+        # A lone surrogate from a \u escape cannot be encoded. It becomes "?", invalid, too.
         return valid_name(self.name.encode("utf-8", "replace"))
 
 

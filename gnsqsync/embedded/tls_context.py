@@ -1,4 +1,4 @@
-"""nsqd's TLS flags as an SSLContext. Knows certificates and versions; nothing of sockets."""
+"""nsqd's TLS flags as an SSLContext. Knows certificates and versions. Knows no socket."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VERSIONS = {
     "tls1.3": ssl.TLSVersion.TLSv1_3,
 }
 
-# The suites that nsqd has names for, by their number at IANA.
+# Cipher suites that nsqd has names for, by their IANA number.
 _CIPHERS = {
     0x0005: "TLS_RSA_WITH_RC4_128_SHA",
     0x000A: "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
@@ -38,28 +38,28 @@ _Context = TypeVar("_Context", bound=ssl.SSLContext)
 
 
 def make_context(options: NsqdOptions, kind: type[_Context]) -> _Context | None:
-    """The server's context, of the class that its sockets need; None without a certificate.
+    """Return the server's context, of class ``kind``, or None without a certificate.
 
-    OptionsError when a file cannot be loaded, or for what Python's ssl cannot do.
+    OptionsError if a file cannot be loaded, or for a policy that Python's ssl does not support.
     """
     if not options.tls_cert and not options.tls_key:
-        # The file also serves nsqd as a client of its auth servers.
+        # nsqd uses the CA file as a client of its auth servers, too, so the file is checked.
         _load_ca(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), options.tls_root_ca_file, "client TLS")
         return None
     context = kind(ssl.PROTOCOL_TLS_SERVER)
     for path in (options.tls_cert, options.tls_key):
         _check_readable(path, "TLS")
     try:
-        # An empty password, since OpenSSL would ask for one on the terminal.
+        # Without a password argument OpenSSL would ask for one on the terminal.
         context.load_cert_chain(options.tls_cert, options.tls_key, password="")  # nosec B106
     except ssl.SSLError as error:
         raise OptionsError(f"failed to build TLS config - {error}") from None
     _load_ca(context, options.tls_root_ca_file, "TLS")
-    # "tls1.0" is nsqd's default; what OpenSSL itself was built or configured to refuse stays
-    # refused.
+    # "tls1.0" is nsqd's default. It does not enable versions that OpenSSL was built or configured
+    # to refuse.
     if options.tls_min_version in ("tls1.2", "tls1.3"):
         context.minimum_version = _VERSIONS[options.tls_min_version]
-    # nsqd takes any other policy for none.
+    # nsqd ignores any other policy.
     if options.tls_client_auth_policy in ("require", "require-verify"):
         if not options.tls_root_ca_file:
             if options.tls_client_auth_policy == "require":
@@ -93,9 +93,10 @@ def _load_ca(context: ssl.SSLContext, path: str, what: str) -> None:
 
 
 def cipher_name(context: ssl.SSLContext, name: str | None) -> str:
-    """How nsqd's /stats calls a cipher suite of ``context`` that OpenSSL calls ``name``.
+    """Return the name in nsqd's /stats for a suite of ``context`` that OpenSSL calls ``name``.
 
-    All of TLS 1.3 and the newer ones of TLS 1.2 are unknown to it (docs/protocol/nsqd-http#stats).
+    nsqd has no names for the suites of TLS 1.3 and the newer ones of TLS 1.2
+    (docs/protocol/nsqd-http#stats).
     """
     for suite in context.get_ciphers():
         if suite["name"] == name:

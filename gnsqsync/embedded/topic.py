@@ -1,6 +1,6 @@
-"""A topic: its messages, and copying them to the channels.
+"""A topic: its messages, and their copies for the channels.
 
-No I/O. Follows docs/protocol/publishing and docs/protocol/requeue.
+No I/O. The rules are in docs/protocol/publishing and docs/protocol/requeue.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from gnsqsync.embedded.schedule import Schedule
 __all__ = ["Topic", "TopicGone"]
 
 
-# How soon a topic tries again to copy to channels that could not write (seconds).
+# Seconds after which a topic tries again to copy to channels that could not write.
 _RETRY = 1.0
-# How many messages it copies before others are served: about 10 ms from disk to disk.
+# Messages that a topic copies before other greenlets go on: about 10 ms from disk to disk.
 _ROUND = 500
 
 
 class TopicGone(Exception):
-    """The topic was deleted while the caller waited for it; the text is nsqd's "exiting"."""
+    """The topic was deleted while the caller waited for it. The text is nsqd's "exiting"."""
 
 
 class Topic(Queueing):
-    """One topic. Made by ``Broker.topic``; it copies nothing to channels before ``start``.
+    """A topic, made by ``Broker.topic``. It copies nothing to channels before ``start``.
 
-    ``open_queue`` gives the disk queue of a name, or None. ``on_written``: see Backlog.
-    ``on_channel``: called with each new channel; ``on_deserted``: as of Channel.
+    ``open_queue`` returns the disk queue of a name, or None. ``on_written``: see Backlog.
+    ``on_channel`` is called with each new channel. ``on_deserted``: see Channel.
 
-    A message goes to all channels or, when one of them cannot write to its disk, to none: then it
-    waits in the topic.
+    A message goes to all channels or to none. It waits in the topic if one channel cannot write it
+    to disk.
     """
 
     def __init__(
@@ -63,20 +63,21 @@ class Topic(Queueing):
         self._last: Channel
         self.message_bytes: int = 0
         self._started = False
-        # The schedule calls expire() then: messages wait for the next round, or for a disk.
+        # Time of the schedule's next call of expire(), for messages that wait for the next round
+        # or for a disk; math.inf if nothing is planned.
         self.wake_at: float = math.inf
         self._guid = GuidFactory(node_id)
 
     def start(self) -> None:
-        """Let messages flow: the channels that must exist before the first message do."""
+        """Let messages flow, because the channels that the first message needs exist now."""
         self._started = True
         self._flush()
 
     def publish(self, bodies: Sequence[bytes], delay: float = 0.0) -> None:
-        """Store messages, in order. ``delay`` in seconds starts when a channel gets them.
+        """Store messages in order. ``delay`` (seconds) begins when a channel gets them.
 
-        Raises TopicGone when the topic was deleted meanwhile, DiskFailed when one must go to disk
-        and cannot. Those before it are stored then, as by nsqd.
+        TopicGone if the topic was deleted meanwhile. DiskFailed if a message must go to disk and
+        cannot; the messages before it are stored, as in nsqd.
         """
         if self.deleted:
             raise TopicGone("exiting")
@@ -86,7 +87,7 @@ class Topic(Queueing):
         stored = 0
         try:
             for body in bodies:
-                now = wall_ns()  # anew for each: the timestamps of one MPUB rise
+                now = wall_ns()  # One time for each message: the timestamps of one MPUB rise.
                 message = QueuedMessage(new_id(now), now, body, delay)
                 if not flows or not self._copy(message):
                     flows = False
@@ -99,7 +100,7 @@ class Topic(Queueing):
             self._schedule.wake(self)
 
     def channel(self, name: str) -> Channel:
-        """The channel, made when it is missing. The first one gets what waits in the topic."""
+        """Return the channel, or create it. The first channel gets the topic's waiting messages."""
         channel = self.channels.get(name)
         if channel is None:
             channel = Channel(
@@ -119,7 +120,7 @@ class Topic(Queueing):
         return channel
 
     def remove(self, channel: Channel) -> None:
-        """The channel is deleted: it gets no more messages."""
+        """Send no more messages to the channel, which is deleted."""
         del self.channels[channel.name]
         if self.channels:
             self._set_order()
@@ -129,15 +130,15 @@ class Topic(Queueing):
         self._flush()
 
     def empty(self) -> None:
-        """Drop what waits in the topic itself; the channels keep theirs."""
+        """Drop the messages that wait in the topic. Channels keep their messages."""
         self._drop_waiting()
 
     def pump(self) -> None:
-        """Copy what waits to the channels; called by the schedule."""
+        """Copy waiting messages to the channels. Called by the schedule."""
         self._flush()
 
     def expire(self, now: float) -> None:
-        """As ``pump``, for what a round has left, or a channel could not write."""
+        """Copy the messages that a round left, or that a channel could not write."""
         self._flush()
 
     def _retry(self) -> None:
@@ -150,7 +151,7 @@ class Topic(Queueing):
         for _ in range(_ROUND):
             if not self._flows() or (message := self.peek_oldest()) is None:
                 return
-            # It leaves the topic when the channels have it, so that a crash loses nothing.
+            # The message leaves the topic after the channels have it, so a crash loses nothing.
             if not self._copy(message):
                 self._flush_later(_RETRY)
                 return
@@ -163,7 +164,7 @@ class Topic(Queueing):
             self._schedule.plan(self, when)
 
     def _copy(self, message: QueuedMessage) -> bool:
-        """Give each channel its copy. False when one could not take it: then none has it."""
+        """Give each channel a copy. Return False if one channel failed; then no channel has it."""
         done = 0
         try:
             for channel in self._others:
@@ -177,10 +178,10 @@ class Topic(Queueing):
         return True
 
     def _set_order(self) -> None:
-        """In which order the channels get a message; the last one gets the message itself.
+        """Set the order in which channels get a message. The last one gets the message itself.
 
-        Those without a disk come last: they cannot fail, and what they hand over at once cannot be
-        taken back.
+        Channels without a disk come last. They cannot fail, and a message that they have delivered
+        cannot be taken back.
         """
         *self._others, self._last = sorted(
             self.channels.values(), key=lambda channel: channel.backlog is None
@@ -189,7 +190,8 @@ class Topic(Queueing):
     def _enqueue(self, message: QueuedMessage) -> None:
         if len(self.queue) < self._slots:
             if len(self.queue) >= self._schedule.options.mem_queue_size:
-                # On nsqd's disk the delay is not kept (docs/protocol/requeue#lost-delays).
+                # nsqd would write this message to disk, which loses its delay
+                # (docs/protocol/requeue#lost-delays).
                 message.delay = 0.0
             self.queue.append(message)
         elif self.backlog is not None:

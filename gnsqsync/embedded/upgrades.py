@@ -1,6 +1,6 @@
-"""How a connection's bytes pass through TLS and compression: in the same writes as nsqd's.
+"""The writes of a connection through TLS and compression, cut as nsqd cuts them.
 
-A client sees the difference: with TLS each write is a record, and some decode to nothing.
+A client can see the cuts: with TLS each write is a record, and some records decode to nothing.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from gnsqsync.wire.codec import DeflateLayer, Layer, SnappyLayer
 __all__ = ["EMPTY_FLUSH", "writes"]
 
 _UNCOMPRESSED, _IDENTIFIER = 0x01, 0xFF
-# A chunk's type, size and checksum.
+# Bytes of a chunk's type, size and checksum.
 _SNAPPY_HEAD = 8
-# Go's compressor passes its bytes on when it has this many.
+# Bytes after which Go's compressor passes its output on.
 _DEFLATE_WRITE = 240
 _SYNC_MARK = b"\x00\x00\xff\xff"
 
 EMPTY_FLUSH = (b"\x00", _SYNC_MARK)
-"""What nsqd writes to a DEFLATE stream when it flushes and there is nothing to flush."""
+"""The writes of nsqd to a DEFLATE stream for a flush without data."""
 
 
 def writes(layer: Layer, data: bytes) -> Iterable[bytes]:
-    """``data`` encoded by ``layer``, cut where nsqd begins another write."""
+    """Encode ``data`` by ``layer``, and cut it where nsqd begins another write."""
     encoded = layer.encode(data)
     if isinstance(layer, SnappyLayer):
         return _snappy_writes(encoded)
@@ -33,8 +33,10 @@ def writes(layer: Layer, data: bytes) -> Iterable[bytes]:
 
 
 def _snappy_writes(encoded: bytes) -> Iterator[bytes]:
-    """The head of a chunk that is not compressed is a write of its own; the identifier goes with
-    the first head."""
+    """Cut after the head of each uncompressed chunk, and after each chunk.
+
+    The stream's identifier goes with the first head.
+    """
     start = offset = 0
     while offset < len(encoded):
         kind = encoded[offset]
@@ -49,7 +51,7 @@ def _snappy_writes(encoded: bytes) -> Iterator[bytes]:
 
 
 def _deflate_writes(encoded: bytes) -> Iterator[bytes]:
-    """The mark of the flush is a write of its own."""
+    """Cut every ``_DEFLATE_WRITE`` bytes, and before the mark of the flush."""
     end = len(encoded) - len(_SYNC_MARK)
     for offset in range(0, end, _DEFLATE_WRITE):
         yield encoded[offset : min(offset + _DEFLATE_WRITE, end)]

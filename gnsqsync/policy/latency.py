@@ -105,9 +105,10 @@ class RdyLevel:
     all together reach the limit and this one has its part of it; a quiet one beside a stream
     stays tight. ``adaptive=False`` asks for the whole share always.
 
-    With a rate limit ``credit`` is how many messages may come beyond those in flight; each one that
-    comes takes one off. It is set under the lock of the RDY allocator and counted down by the
-    thread that reads: where both meet, the next one who sets it puts it right.
+    With a rate limit, and in a turn, ``credit`` is the number of messages that may come beyond
+    those in flight; each one that comes takes one off. It is set under the lock of the RDY
+    allocator and counted down by the thread that reads: where both meet, the next one who sets it
+    puts it right.
 
     ``share`` may be set by any thread; ``allowed`` is the highest one ever, and so the most that
     nsqd was ever allowed to have in flight here. ``note()`` belongs to the thread that reads and

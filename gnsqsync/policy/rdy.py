@@ -61,19 +61,20 @@ class RdyAllocator(Generic[Key]):
       keeps just that 1 (or room for one more than it has in flight) and lends the rest to the
       busy ones. The whole limit is given out, the remainder of the division included. No node
       gets more than its server's max_rdy_count.
-    * More nodes than slots (ROTATE): RDY 1 for as many as there are slots, each for one message
-      (``Turn``). Its answer ends the turn. So does a look without a message (``Looks``), of
-      ``low_rdy_idle_timeout`` at most; after ``low_rdy_timeout`` RDY is lowered in any case. The
-      node that waited longest is next. A node whose look found nothing rests: it lets nodes that
-      had messages go first, for 0.2 s times the number of nodes at most. A further message may
-      come in spite of RDY 0 (the first one timed out, or nsqd had chosen it already). It is handled
-      like any other, uses a slot, and its node gets no turn while it is open. With N nodes and D
-      for the longest time that a message stays unanswered, a node waits for at most ::
+    * More nodes than slots (ROTATE): RDY 1 for as many as there are slots, each for a ``Turn``: one
+      message, or several of a node with a backlog. The last answer ends the turn. So does a look
+      without a message (``Looks``), of ``low_rdy_idle_timeout`` at most; after ``low_rdy_timeout``
+      RDY is lowered in any case. The node that waited longest is next. A node whose look found
+      nothing rests: it lets nodes that had messages go first, for 0.2 s times the number of nodes
+      at most. A further message may come in spite of RDY 0 (the first one timed out, or nsqd had
+      chosen it already). It is handled like any other, uses a slot, and its node gets no turn while
+      it is open. With N nodes, M messages in a turn and D for the longest time that a message stays
+      unanswered, a node waits for at most ::
 
-          N * (longest look + longest rest + D + transit)
+          N * (longest look + longest rest + M * D + transit)
 
       if update() is called when ``next_at`` says, and on answers while ``waiting``. The caller
-      must lower RDY itself before the answer to the message of a turn: ``begun`` lists new turns.
+      must lower RDY itself before the last answer of a turn: ``begun`` lists new turns.
     * Backoff and pause: RDY 0 for all (SILENT), or RDY 1 for one node (TEST): one message is
       enough to see whether handlers work again. It is passed on from a node that has none.
 
@@ -91,8 +92,10 @@ class RdyAllocator(Generic[Key]):
         low_rdy_idle_timeout: float = 10.0,
         low_rdy_timeout: float = 30.0,
         transit: float = 0.0,
+        most_messages: int = 1,
         rng: random.Random | None = None,
     ) -> None:
+        """``most_messages``: upper bound of the messages of a turn."""
         # What is wished: a limit of 0 is like a pause, and joins and losses end neither.
         self.max_in_flight: int = max_in_flight
         self.paused: bool = False
@@ -108,12 +111,13 @@ class RdyAllocator(Generic[Key]):
         # when time alone will change the picture (seconds), or None.
         self.waiting: bool = False
         self.next_at: float | None = None
-        # The turns that the last update began: messages to come before RDY 0, 1 or none.
+        # The turns that the last update began, and how many messages may come before RDY 0.
         self.begun: dict[Key, int] = {}
         # True if the last update found more nodes than slots.
         self.takes_turns: bool = False
         self._idle_timeout = low_rdy_idle_timeout
         self._turn_timeout = low_rdy_timeout
+        self._most_messages = most_messages
         self._transit = transit
         self._rng = rng or random.Random()
         self._nodes: dict[Key, RdyNode[Key]] = {}
@@ -235,7 +239,7 @@ class RdyAllocator(Generic[Key]):
         if node.received > before:
             self._looks.found()
             node.idle = False
-        if not node.turn.observe(node.received, node.in_flight):
+        if not node.turn.observe(now, node.received, node.in_flight):
             return False
         # RDY 0 has left before the answer.
         node.rdy = 0
@@ -264,20 +268,21 @@ class RdyAllocator(Generic[Key]):
                 node.restart(now)
 
     def _begin_turn(self, node: RdyNode[Key], now: float) -> None:
-        node.turn.begin(now, node.received, node.in_flight)
-        self.begun[node.key] = 0 if node.in_flight else 1
+        most = 1 if self.one_message else self._most_messages
+        node.turn.begin(now, node.received, node.in_flight, most)
+        self.begun[node.key] = node.turn.left(node.received)
 
     def turn_left(self, key: Key) -> int:
-        """Return how many messages the turn of this node still allows: 1 or 0."""
+        """Return how many messages the turn of this node still allows."""
         node = self._nodes.get(key)
-        return int(node is not None and node.turn.state is TurnState.LOOKS)
+        return 0 if node is None else node.turn.left(node.received)
 
     def _turn_ends(self, node: RdyNode[Key]) -> float:
         """Return the time (seconds) at which a turn ends though no answer came."""
         length = self._turn_timeout
         if node.turn.state is TurnState.LOOKS:
             look = self._looks.seconds(self.max_in_flight, is_wanted=self._is_wanted)
-            length = min(length, look + node.round_trip)
+            return node.turn.looks_since + min(length, look + node.round_trip)
         return node.turn.began_at + length
 
     def _idle_limit(self, node: RdyNode[Key]) -> float:
@@ -335,13 +340,12 @@ class RdyAllocator(Generic[Key]):
         # The turns that begin now are as short as this says.
         self._is_wanted = any(node.turn.had_message and not node.target for node in queue)
         for node in leaving:
-            if node.turn.state is TurnState.LOOKS:
-                node.turn.lose(now, len(nodes))
+            if node.turn.state is TurnState.LOOKS and node.turn.lose(now, len(nodes)):
                 node.idle = True
                 self._looks.ended_empty(len(nodes))
             if node.target:
                 # No other node wants the slot.
-                node.turn.begin(now, node.received, node.in_flight)
+                self._begin_turn(node, now)
 
     # Second step: the grants.
 

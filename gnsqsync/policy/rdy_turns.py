@@ -2,11 +2,12 @@
 
 Knows counts and moments. Must not know how slots are counted, connections, locks or clocks.
 
-A turn is RDY 1 for one message. An nsqd that has a message sends it at once, so a turn that finds
-something lasts a round trip and the time of the handler. The answer ends the turn: RDY 0 leaves
-before that answer, in the same write, so nsqd cannot send another message and the slot is free at
-once. An nsqd that has nothing loses its turn after a *look*. Its RDY 0 is then on its way while a
-message may be, too, so the slot stays used until RDY 0 has arrived (``RdyNode.transit``).
+A turn is RDY 1 for one message; for several if the nsqd had messages in its last turns and handlers
+are quick. An nsqd that has a message sends it at once, so a turn that finds something lasts a round
+trip and the time of the handler. The last answer ends the turn: RDY 0 leaves before that answer, in
+the same write, so nsqd cannot send another message and the slot is free at once. An nsqd that has
+nothing loses its turn after a *look*. Its RDY 0 is then on its way while a message may be, too, so
+the slot stays used until RDY 0 has arrived (``RdyNode.transit``).
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ __all__ = [
     "LEAST_TRANSIT",
     "LONGEST_LOOK",
     "LONGEST_REST",
+    "MOST_MESSAGES",
     "PEEK",
+    "TURN_SECONDS",
     "Looks",
     "Turn",
     "TurnState",
@@ -39,6 +42,13 @@ PEEK: Final = 0.01
 # nine empty nsqds would slow down a full one.
 _FIRST_REST: Final = 0.05
 LONGEST_REST: Final = 0.2
+# Upper bounds of a turn of an nsqd with a backlog: messages, and seconds by the speed of its last
+# turn. A turn costs a round trip and a new division of RDY beyond its messages: turns of one
+# message reach a seventh of the rate of one nsqd, turns of 16 half of it.
+MOST_MESSAGES: Final = 16
+TURN_SECONDS: Final = 0.025
+# Turns in a row that must use all their messages before the next ones are longer.
+_BACKLOG_TURNS: Final = 3
 # Least seconds that a lowered RDY counts as used.
 LEAST_TRANSIT: Final = 0.002
 
@@ -61,51 +71,112 @@ class Turn:
     WAITS           ``begin`` with messages of an earlier time      OPEN
     LOOKS           ``observe``: a message came                     OPEN
     LOOKS           ``lose``: nothing came within the look          WAITS
-    OPEN            ``observe``: all is answered, or another came   WAITS
+    OPEN            ``observe``: the last message is answered       WAITS
+    OPEN            ``observe``: another message is answered        LOOKS
+    OPEN            ``observe``: more came than the turn allows     WAITS
     LOOKS, OPEN     ``stop``: RDY is taken away                     WAITS
     ==============  ==============================================  ======
     """
 
-    __slots__ = ("_before", "_empty", "began_at", "rests_until", "state")
+    __slots__ = (
+        "_before",
+        "_empty",
+        "_full",
+        "_next",
+        "_seen",
+        "began_at",
+        "looks_since",
+        "messages",
+        "rests_until",
+        "state",
+    )
 
     def __init__(self) -> None:
         self.state: TurnState = TurnState.WAITS
         self.began_at: float = 0.0
+        # Moment (seconds) from which the nsqd could have sent the next message.
+        self.looks_since: float = 0.0
+        # Upper bound of the messages of this turn, and of the next one.
+        self.messages: int = 1
+        self._next = 1
         # Moment (seconds) until which nsqds that had messages come first.
         self.rests_until: float = 0.0
-        # Messages that had come before the turn, and looks in a row that found nothing.
+        # Messages that had come before the turn, and before the look.
         self._before = 0
+        self._seen = 0
+        # Looks in a row that found nothing, and turns in a row that used all their messages.
         self._empty = 0
+        self._full = 0
 
     @property
     def had_message(self) -> bool:
         """True unless the last turn found nothing. A new nsqd may have messages, too."""
         return not self._empty
 
-    def begin(self, now: float, received: int, in_flight: int) -> None:
-        """Begin with RDY 1. ``received``: how many messages the nsqd has sent so far."""
-        self.state = TurnState.OPEN if in_flight else TurnState.LOOKS
-        self.began_at = now
-        self._before = received - (in_flight > 0)
+    def begin(self, now: float, received: int, in_flight: int, most: int) -> None:
+        """Begin with RDY 1.
 
-    def observe(self, received: int, in_flight: int) -> bool:
+        ``received``: how many messages the nsqd has sent so far. ``most``: upper bound of the
+        messages of the turn.
+        """
+        self.state = TurnState.OPEN if in_flight else TurnState.LOOKS
+        self.began_at = self.looks_since = now
+        self._before = received - (in_flight > 0)
+        self._seen = received
+        self.messages = min(most, self._next)
+
+    def left(self, received: int) -> int:
+        """Return how many messages the turn still allows."""
+        if self.state is TurnState.WAITS:
+            return 0
+        return max(0, self.messages - (received - self._before))
+
+    def observe(self, now: float, received: int, in_flight: int) -> bool:
         """Note what came and what is answered. Return True if that ends the turn."""
-        if self.state is TurnState.LOOKS and (received > self._before or in_flight):
+        if self.state is TurnState.LOOKS and (received > self._seen or in_flight):
             self.state = TurnState.OPEN
             self._empty = 0
             self.rests_until = 0.0
-        if self.state is TurnState.OPEN and (not in_flight or received > self._before + 1):
-            self.state = TurnState.WAITS
-            return True
-        return False
-
-    def lose(self, now: float, nodes: int) -> None:
-        """End a look that found nothing, and rest from the second one on; longer each time."""
+        came = received - self._before
+        if self.state is not TurnState.OPEN or (in_flight and came <= self.messages):
+            return False
+        if came < self.messages:
+            self.state = TurnState.LOOKS
+            self.looks_since = now
+            self._seen = received
+            return False
         self.state = TurnState.WAITS
+        self._full += 1
+        self._next = self._lengthen(now - self.began_at, came)
+        return True
+
+    def _lengthen(self, seconds: float, came: int) -> int:
+        """Return the messages of the next turn, after one of ``seconds`` that used all of its own.
+
+        An nsqd that had a message in several turns one after the other has a backlog.
+        """
+        if self._full < _BACKLOG_TURNS:
+            return 1
+        fitting = MOST_MESSAGES
+        if seconds > 0:
+            fitting = min(fitting, int(TURN_SECONDS * came / seconds))
+        return max(1, min(2 * self.messages, fitting))
+
+    def lose(self, now: float, nodes: int) -> bool:
+        """End a look that found nothing. Return True if the whole turn found nothing.
+
+        From the second such turn in a row on the nsqd rests; longer each time.
+        """
+        self.state = TurnState.WAITS
+        self._full = 0
+        self._next = 1
+        if self._seen > self._before:
+            return False
         if self._empty:
             rest = _FIRST_REST * 2.0 ** min(self._empty - 1, 20)
             self.rests_until = now + min(rest, LONGEST_REST * nodes)
         self._empty += 1
+        return True
 
     def stop(self) -> None:
         """End a turn for another reason: its slot was taken away, or no turns are needed."""

@@ -243,7 +243,7 @@ class DeadLetters:
             )
             # The message is published as it came: there may be no room for a key, either, and its
             # envelope may have names that this package would not write.
-            writer._publish(topic, _as_it_came(message), None, None)
+            writer.encoder.publish(topic, [_as_it_came(message)])
 
     def _where_it_is(self) -> str:
         flow = self._flow

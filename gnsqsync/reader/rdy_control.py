@@ -14,6 +14,7 @@ from gnsqsync.policy.backoff import Backoff, Phase, Rule
 from gnsqsync.policy.latency import Together
 from gnsqsync.policy.rate import RateLimit
 from gnsqsync.policy.rdy import Load, RdyAllocator
+from gnsqsync.policy.rdy_turns import MOST_MESSAGES
 from gnsqsync.reader.counters import counts_of
 from gnsqsync.reader.options import ReaderOptions
 from gnsqsync.reader.retiring import why_useless
@@ -77,6 +78,8 @@ class RdyControl:
             low_rdy_timeout=flow.low_rdy_timeout,
             rng=rng,
             transit=_TRANSIT_SECONDS,
+            # A rate limit divides its tokens anew after each message.
+            most_messages=MOST_MESSAGES if flow.rate_limit is None else 1,
         )
         every_failure = flow.backoff == "every_failure"
         self.backoff: Backoff = Backoff(
@@ -130,7 +133,7 @@ class RdyControl:
         return changed + freed
 
     def _bound_turns(self) -> list[Connection]:
-        """Allow one message in each turn, so that RDY 0 leaves before the answer to it.
+        """Allow each turn its messages, so that RDY 0 leaves before the answer to the last one.
 
         Return the connections that are allowed more than that again.
         """
@@ -183,6 +186,18 @@ class RdyControl:
         held = self.backoff.gives_back
         for connection in self.connections.values():
             connection.hold_back(held)
+
+    @property
+    def turns_go_on(self) -> bool:
+        """True while each slot has a turn in which more messages may come. Takes no lock.
+
+        An answer then changes nobody's RDY.
+        """
+        if not self.allocator.takes_turns:
+            return False
+        levels = [connection.level for connection in list(self.connections.values())]
+        going_on = [level for level in levels if level is not None and level.share and level.credit]
+        return len(going_on) >= self.allocator.max_in_flight
 
     def is_used_up(self, connection: Connection) -> bool:
         """Whether this one needs a new part of what the rate limit allows. Without a lock."""

@@ -346,7 +346,7 @@ class Subscription:
 
     def answered(self) -> None:
         """Messages have left the in-flight table: a waiting nsqd may have their room."""
-        if self.allocator.waiting:
+        if self.allocator.waiting and not self._rdy.turns_go_on:
             self._replan()
         if self.allocator.one_message and self._setup.on_turn_used is not None:
             self._setup.on_turn_used()

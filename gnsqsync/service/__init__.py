@@ -1,5 +1,5 @@
-"""What a process that consumes needs around its Readers.
+"""The parts of a consuming process around its Readers.
 
-Knows signals, child processes, reload, settings, output and the page of metrics. Must not know
-Django, Flask or the command line, which are built on it.
+Knows signals, child processes, reload, settings, output and the metrics page. Must not know Django,
+Flask or the command line, which use these parts.
 """

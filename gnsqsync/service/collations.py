@@ -15,7 +15,7 @@ __all__ = ["EXACT", "FIND", "check_exact", "exact_collation", "is_duplicate"]
 
 # The collations of MariaDB 10.2 and of MySQL 8.0.17. utf8mb4_bin ignores blanks at the end.
 EXACT = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")
-# The answer is for exact_collation().
+# A query whose answer exact_collation() takes.
 FIND = f"SHOW COLLATION WHERE `Collation` IN {EXACT!r}"
 
 
@@ -29,7 +29,7 @@ def is_duplicate(error: BaseException) -> bool:
 
 
 def exact_collation(found: Iterable[Sequence[Any]]) -> str:
-    """Return the name that the server has, by its answer to FIND. Raise ConfigError for none."""
+    """Return the server's collation from its answer to FIND. ConfigError if it has none."""
     names = {str(row[0]) for row in found}
     for name in EXACT:
         if name in names:

@@ -1,6 +1,6 @@
-"""What the commands of the integrations do: consume, publish, and show what nsqd has.
+"""The commands of the integrations: consume, publish, and show nsqd's figures.
 
-Knows no framework and no command line: options come as values, lines go to a function or file.
+Knows no framework and no command line: options are arguments, lines go to a function or file.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = [
     "topics_of",
 ]
 
-# Messages of an MPUB.
+# Upper bound of messages in an MPUB.
 _BATCH = 200
 
-# Looks, about a second apart, after which a Reader without a connection is worth a line.
+# Number of checks, a second apart, after which a Reader without a connection gets a line.
 _PATIENT_LOOKS = 5
 
 Row = dict[str, Any]
@@ -59,15 +59,15 @@ def run_consumers(
     at_end: Callable[[], object] | None = None,
     report: Callable[[list[ReaderStats], Ending], object] | None = None,
 ) -> int:
-    """Run Readers until a signal comes; the exit code, by the rules of ``supervise``.
+    """Run Readers until a signal comes. Return the exit code by the rules of ``supervise``.
 
-    ``named``: the Readers with their names, not started; each process starts its own copies.
-    ``say`` and ``complain`` take lines for people. ``around``: called in each process with its
-    number, and entered while the Readers run; a ConfigError of it ends the command. ``hard_limit``:
-    of the same Readers, watched in each process. ``limits``: of each process, which is replaced
-    when it reaches one, or ends where there is one only. ``at_end``: called in each process when
-    its Readers ended. ``report``: called in each process with what
-    became of its Readers. ``reload``: run in a child, which is replaced when a Python file changes.
+    ``named``: the Readers with their names, not started. Each process starts its own copies.
+    ``say`` and ``complain`` take lines for people. ``around`` is called in each process with its
+    number, and entered while the Readers run; its ConfigError ends the command. ``hard_limit``
+    watches the same Readers in each process. ``limits`` hold for each process: a process that
+    reaches one is replaced, or ends if it is the only one. ``at_end`` is called in each process
+    after its Readers, ``report`` with their figures and the Ending. ``reload``: run in a child,
+    which is replaced when a Python file changes.
     """
 
     def consume(place: Place) -> int:
@@ -88,7 +88,7 @@ def run_consumers(
         except NSQError as error:
             complain(f"ended by itself: {error}")
             return 1
-        # The Reader may have ended before the second look.
+        # The Reader may have ended before the second check.
         started.look()
         for name, reader in named:
             stats = reader.stats()
@@ -113,11 +113,11 @@ def run_consumers(
                 at_end()
 
     place = reloaded_place()
-    # The modules of the program are imported, and have set up logging.
+    # The program's modules are imported by now, and have set up logging.
     with heard("gnsqsync.reader"):
         if reload and place is None:
             return run_reloading(say, stop_timeout=stop_timeout)
-        # Here, and not in each of the processes.
+        # The advice is given once, and not in each process.
         advise_once(reader for _, reader in named)
         return supervise(
             run, processes, stop_timeout=stop_timeout, place=place, before_fork=before_fork
@@ -125,7 +125,7 @@ def run_consumers(
 
 
 class _Started:
-    """The lines on Readers that have begun to consume, one for each: it is connected by then."""
+    """The lines for Readers that have begun to consume, one for each Reader once connected."""
 
     def __init__(self, named: Sequence[tuple[str, Reader]], say: Callable[[str], object]) -> None:
         self._waiting = dict(named)
@@ -133,7 +133,7 @@ class _Started:
         self._looks = 0
 
     def look(self) -> None:
-        """Say which Readers are connected since the last look; and once, which still are not."""
+        """Print the Readers that have connected since the last call, and once the missing ones."""
         self._looks += 1
         for name, reader in list(self._waiting.items()):
             stats = reader.stats()
@@ -146,7 +146,10 @@ class _Started:
 
 
 def listing(rows: Sequence[tuple[str, ...]], *, numbers: bool = False) -> Iterator[str]:
-    """Lines for people; the first row has the headings. ``numbers``: in all columns but one."""
+    """Yield aligned lines; the first row has the headings.
+
+    ``numbers``: True if all columns except the first have numbers.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     aligned = str.rjust if numbers else str.ljust
     for first, *rest in rows:
@@ -155,9 +158,9 @@ def listing(rows: Sequence[tuple[str, ...]], *, numbers: bool = False) -> Iterat
 
 
 def _lines_of(file: TextIO | None) -> list[bytes]:
-    """The lines of standard input without their ends, and without the empty ones.
+    """Return the lines of standard input without line ends, and without empty lines.
 
-    ConfigError for None: it was closed before the program began.
+    ConfigError if ``file`` is None: standard input was closed before the program began.
     """
     if file is None:
         raise ConfigError("standard input is closed: give the messages as arguments")
@@ -166,14 +169,14 @@ def _lines_of(file: TextIO | None) -> list[bytes]:
 
 
 def bodies_of(typed: Iterable[str], file: TextIO | None) -> list[bytes | str]:
-    """The arguments as the bytes that were typed, UTF-8 or not; or else the lines of ``file``."""
+    """Return the arguments as the bytes that were typed, or without any the lines of ``file``."""
     return [*map(os.fsencode, typed)] or [*_lines_of(file)]
 
 
 def failure_of(error: Exception, accepted: int, topic: str) -> str:
-    """Why ``publish_all`` ended, and how many messages nsqd had accepted by then.
+    """Return why ``publish_all`` ended, and the number of messages nsqd had accepted by then.
 
-    Also for an error of gnsqsync itself: a second run must not publish those messages again.
+    The number is needed for any error, because a second run must not publish them again.
     """
     if accepted or isinstance(error, PublishError):
         return f"{accepted} published to {topic}, then: {error}"
@@ -188,7 +191,10 @@ def publish_all(
     defer: float | None = None,
     timeout: float | None = None,
 ) -> Iterator[int]:
-    """Publish; yields how many more nsqd has accepted, also before PublishError and ClosedError."""
+    """Publish. Yield the number of further messages that nsqd has accepted.
+
+    This number is also yielded before PublishError and ClosedError.
+    """
     if defer is not None:
         for body in bodies:
             writer.publish(topic, body, defer=defer, timeout=timeout)
@@ -204,7 +210,7 @@ def publish_all(
         yield len(batch)
 
 
-# -- what nsqd has -------------------------------------------------------------------------------
+# -- nsqd's figures ------------------------------------------------------------------------------
 
 
 def topics_of(
@@ -215,12 +221,12 @@ def topics_of(
     nsqd_tcp: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Row], list[str]]:
-    """Depths and clients by topic, summed over nsqds, and what failed while asking.
+    """Return depths and clients by topic, summed over nsqds, and the failures.
 
-    Asked are the nsqds of ``nsqd_http``, or those that ``lookupd_http`` list, or the ports after
-    those of ``nsqd_tcp``. ``options``: of connections; their TLS files serve for https.
+    The nsqds are those of ``nsqd_http``, or those that ``lookupd_http`` list, or the ports after
+    the ports of ``nsqd_tcp``. ``options``: connection options, whose TLS files serve for https.
     """
-    # Here, so that to consume and to publish loads no requests.
+    # The import is here, so that consumers and publishers do not load requests.
     from gnsqsync.http.clients import NsqdHTTP
 
     failures: list[str] = []
@@ -244,7 +250,7 @@ def topics_of(
 
 
 def shown(topics: dict[str, Row], failures: list[str], *, as_json: bool) -> Iterator[str]:
-    """``topics_of()`` as lines for people, or as one JSON object."""
+    """Yield the result of ``topics_of()`` as lines for people, or as one JSON object."""
     if as_json:
         yield json.dumps({"topics": topics, "failures": failures})
     else:
@@ -286,10 +292,10 @@ def _addresses(
 
 
 def next_port(address: str) -> str:
-    """nsqd's HTTP port is the one after its TCP port, unless it was configured otherwise."""
+    """Return nsqd's HTTP address for its TCP address: by default the next port."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit():
-        return address  # 4150 and 4151, by default
+        return address  # Without a port the clients use 4150 and 4151.
     return f"{host}:{int(port) + 1}"
 
 

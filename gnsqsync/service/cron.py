@@ -1,6 +1,6 @@
-"""Cron texts as Debian's cron reads them, and the times that they name. Pure: time is an argument.
+"""Cron texts by the rules of Debian's cron, and their times. Pure: time is an argument.
 
-Knows the five fields, their names and the changes of clocks; knows no table and no message.
+Knows the five fields, their names and the changes of clocks. Knows no table and no message.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from gnsqsync.errors import ConfigError
 
 __all__ = ["MAX_TEXT", "Cron", "check_zone"]
 
-# Characters of a cron text, as of the column that keeps it.
+# Upper bound of a cron text's characters: the size of its column.
 MAX_TEXT: Final = 200
 _MINUTE: Final = timedelta(minutes=1)
 _DAY: Final = timedelta(days=1)
-# Zones set their clocks at a multiple of this many minutes.
+# Minutes. Zones change their clocks at multiples of it.
 _GRAIN: Final = 15
-# After this many years without a time a cron text names none, such as "0 0 30 2 *".
+# Years without a time after which a cron text, such as "0 0 30 2 *", counts as having none.
 _MOST_YEARS: Final = 50
 
 _NICKNAMES: Final = {
@@ -42,11 +42,11 @@ class _Field:
     name: str
     low: int
     high: int
-    # Three letters each, the first one for ``low``.
+    # Names of three letters. The first one stands for ``low``.
     names: tuple[str, ...] = ()
 
     def read(self, text: str, *, lenient: bool) -> frozenset[int]:
-        """The numbers that a comma-separated list means. Raises ValueError with the reason."""
+        """Return the numbers of a comma-separated list. Raises ValueError with the reason."""
         found: set[int] = set()
         for item in text.split(","):
             span, slash, step = item.partition("/")
@@ -86,7 +86,7 @@ _FIELDS: Final = (
     _Field("hour", 0, 23),
     _Field("day of the month", 1, 31),
     _Field("month", 1, 12, tuple(_MONTHS.split())),
-    # 7 is Sunday, too.
+    # The number 7 is Sunday, too.
     _Field("day of the week", 0, 7, tuple(_DAYS.split())),
 )
 
@@ -94,22 +94,22 @@ _FIELDS: Final = (
 class Cron:
     """A cron text in a time zone.
 
-    When clocks are changed it behaves as Debian's cron. A text whose minute or hour begins with a
-    star runs whenever the clock on the wall shows such a time. Any other text names times of a day:
-    a time in the hour that is left out runs at the end of that hour, and a time in the hour that
-    comes twice runs once, the first time.
+    It follows Debian's cron when clocks are changed. A text whose minute or hour begins with a star
+    runs whenever the clock on the wall shows a matching time. Any other text has times of a day: a
+    time in the skipped hour runs at the end of that hour, and a time in the repeated hour runs
+    once, the first time.
 
     Args:
         text: Five fields, or a nickname such as ``@daily``.
         zone: The zone of the clock on the wall.
-        lenient: Take a step without a range (``5/15``), as rows of former versions have it.
+        lenient: Accept a step without a range (``5/15``), which rows of former versions have.
 
     Raises:
-        ConfigError: Debian's cron does not take the text.
+        ConfigError: Debian's cron does not accept the text.
     """
 
     def __init__(self, text: object, zone: ZoneInfo, *, lenient: bool = False) -> None:
-        # Five fields, which relays of former versions read, too.
+        # The text in five fields, which relays of former versions read, too.
         self.text: str = _checked(text)
         self._zone = zone
         parts = self.text.split()
@@ -124,12 +124,12 @@ class Cron:
         self._minutes, self._hours = sorted(read[0]), sorted(read[1])
         self._days, self._months = read[2], read[3]
         self._weekdays = {number % 7 for number in read[4]}
-        # Two days that are given mean either of them; beside a star both must match.
+        # True if day and weekday must both match, which a star means. Otherwise either is enough.
         self._both = parts[2].startswith("*") or parts[4].startswith("*")
         self._by_wall = parts[0].startswith("*") or parts[1].startswith("*")
 
     def times(self, after: datetime) -> Iterator[datetime]:
-        """The times after that one, in UTC, in order. The end means: no time within 50 years."""
+        """Yield the times after ``after``, in UTC, in order, until 50 years have none."""
         after = after.astimezone(UTC)
         try:
             yield from self._wall_times(after) if self._by_wall else self._day_times(after)
@@ -138,7 +138,7 @@ class Cron:
             return
 
     def next(self, after: datetime) -> datetime:
-        """The first time after that one. Raises ConfigError if there is none within 50 years."""
+        """Return the first time after ``after``. ConfigError if there is none within 50 years."""
         for found in self.times(after):
             return found
         raise ConfigError(
@@ -147,7 +147,7 @@ class Cron:
         )
 
     def last(self, first: datetime, now: datetime) -> datetime:
-        """The latest time from ``first``, which is one, to ``now``."""
+        """Return the latest time between ``first``, which is a time of this text, and ``now``."""
         for days in (1, 32, 366, 366 * _MOST_YEARS):
             start = max(first, now - timedelta(days=days))
             found = [*([first] if start == first else []), *self._until(start, now)]
@@ -162,7 +162,7 @@ class Cron:
             yield found
 
     def _dates(self, start: date) -> Iterator[date]:
-        """The days that match, from ``start`` on."""
+        """Yield the days that match, from ``start`` on."""
         end = start.year + _MOST_YEARS
         while start.year <= end:
             if start.month not in self._months:
@@ -175,7 +175,7 @@ class Cron:
             start += _DAY
 
     def _day_times(self, after: datetime) -> Iterator[datetime]:
-        """Times of a day. The hour that comes twice counts once, the first time."""
+        """Yield the times of each day. A time in the repeated hour counts once, the first time."""
         latest = after
         for day in self._dates(after.astimezone(self._zone).date() - _DAY):
             for hour in self._hours:
@@ -186,7 +186,7 @@ class Cron:
                         latest = found
 
     def _instant(self, wall: datetime) -> datetime:
-        """When the wall shows that time first; for one that is left out, the end of the gap."""
+        """Return when the wall first shows that time; for a skipped time, the end of the gap."""
         while True:
             found = wall.replace(tzinfo=self._zone).astimezone(UTC)
             if found.astimezone(self._zone).replace(tzinfo=None) == wall:
@@ -194,12 +194,12 @@ class Cron:
             wall += _MINUTE
 
     def _wall_times(self, after: datetime) -> Iterator[datetime]:
-        """Minutes at which the wall shows a time that matches, in the order of UTC."""
+        """Yield the minutes at which the wall shows a matching time, in the order of UTC."""
         hours, minutes = set(self._hours), set(self._minutes)
         found = after.replace(second=0, microsecond=0) + _MINUTE
         dates = self._dates(found.astimezone(self._zone).date())
         for day in dates:
-            # A day may begin before its midnight: clocks may be set back across it.
+            # Clocks may be set back across midnight, so a day may begin before its midnight.
             midnight = self._instant(datetime.combine(day, time()))
             found = max(found, midnight)
             while (wall := found.astimezone(self._zone)).date() <= day:

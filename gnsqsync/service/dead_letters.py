@@ -1,6 +1,6 @@
-"""What the commands on dead letters do and say: list, show, requeue, purge.
+"""The commands on dead letters: list, show, requeue, purge.
 
-Knows no framework and no terminal: options come as values by the names of OPTIONS, lines go to
+Knows no framework and no terminal: options are values by the names of OPTIONS, lines go to
 functions.
 """
 
@@ -22,25 +22,25 @@ from gnsqsync.stats import counted
 
 __all__ = ["ACTIONS", "OPTIONS", "Terminal", "options_of", "run"]
 
-# What each does, for the help.
+# Help of each command.
 ACTIONS = {
-    "list": "List the dead letters in TOPIC, a line each: when it died (UTC), its id, how many"
-    " attempts it had, topic/channel that it came from, and why.",
-    "show": "Show all of one dead letter: reason, traceback, headers, body.",
+    "list": "List the dead letters in TOPIC, a line each: time of death (UTC), id, attempts, the"
+    " topic/channel that gave it up, and the reason.",
+    "show": "Show one dead letter: reason, traceback, headers, body.",
     "requeue": "Publish dead letters to the topic that they came from, and finish each when nsqd"
-    " has said OK. All channels of that topic get them, also those that had handled them.",
+    " has said OK. All channels of that topic get them, even those that had handled them.",
     "purge": "Throw dead letters away.",
 }
-# Said below each help.
+# Text below each help.
 ABOUT = (
-    "nsqd cannot be browsed: letters are received, held, and given back at the end, so that each"
-    " look counts as a delivery of the letter. If the command is killed, nsqd delivers them again"
+    "nsqd cannot be browsed: letters are received, held, and requeued at the end. So each look"
+    " counts as a delivery of the letter. If the command is killed, nsqd delivers the letters again"
     " after its --msg-timeout."
 )
 
 
 class Option(NamedTuple):
-    """An option of the commands; no ``metavar``: a flag. ``actions``: which have it."""
+    """An option of the commands in ``actions``. Without a ``metavar`` it is a flag."""
 
     name: str
     metavar: str
@@ -54,36 +54,34 @@ class Option(NamedTuple):
 
 
 OPTIONS = (
-    Option("reason", "TEXT", "Only with this in the reason or the type of the exception."),
-    Option("older_than", "AGE", "Only if they died longer ago, as 30m, 12h or 7d."),
-    Option("newer_than", "AGE", "Only if they died since."),
-    Option("id", "ID", "Only this one; may be given several times.", repeats=True),
-    Option("from_topic", "TOPIC", "Only those that came from this topic."),
-    Option("from_channel", "CHANNEL", "Only those that this channel gave up."),
-    Option("to", "TOPIC", "Publish them there instead.", ("requeue",)),
-    Option("rate", "N", "Letters a second at most.", ("requeue",)),
-    Option("dry_run", "", "Only list what would go.", ("requeue", "purge")),
-    Option(
-        "limit", "N", "How many letters to look at. Default: 1000; with an ID all.", tuple(ACTIONS)
-    ),
+    Option("reason", "TEXT", "Only letters with this text in the reason or the exception's type."),
+    Option("older_than", "AGE", "Only letters that died longer ago: 30m, 12h or 7d."),
+    Option("newer_than", "AGE", "Only letters that died within this time."),
+    Option("id", "ID", "Only this letter; may be given several times.", repeats=True),
+    Option("from_topic", "TOPIC", "Only letters that came from this topic."),
+    Option("from_channel", "CHANNEL", "Only letters that this channel gave up."),
+    Option("to", "TOPIC", "Publish the letters to this topic instead.", ("requeue",)),
+    Option("rate", "N", "Upper bound of letters a second.", ("requeue",)),
+    Option("dry_run", "", "Only list the letters, and change nothing.", ("requeue", "purge")),
+    Option("limit", "N", "Letters to look at. Default: 1000; with an ID all.", tuple(ACTIONS)),
     Option("json", "", "A JSON object for each letter.", ("list", "show")),
 )
 
 _AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-# As a limit: one letter may lie behind all others.
+# The limit for a search by id, because the letter may be the last one.
 _ALL = 1_000_000
-# Bytes of a binary body that are shown.
+# Upper bound of shown bytes of a binary body.
 _SHOWN = 512
 
 
 def options_of(action: str) -> Iterator[Option]:
-    """The options that a command has, beside ``yes`` of purge."""
+    """Return the options of a command, except ``yes`` of purge."""
     return (option for option in OPTIONS if action in option.actions)
 
 
 class Terminal(NamedTuple):
-    """Where lines go, and who answers. ``width``: columns of a terminal; None: no terminal."""
+    """Functions for lines and questions. ``width``: columns, or None without a terminal."""
 
     say: Callable[[str], object]
     tell: Callable[[str], object]
@@ -100,10 +98,10 @@ def run(
     id: str = "",
     yes: bool = False,
 ) -> int:
-    """The exit code. ConfigError where an option is wrong.
+    """Run a command. Return the exit code. ConfigError if an option is wrong.
 
-    ``make``: called with ``limit``, if that is given. ``given``: values by the names of OPTIONS.
-    ``id``: of show. ``yes``: purge does not ask.
+    ``make`` is called with ``limit``, if given. ``given``: values by the names of OPTIONS. ``id``:
+    the letter of show. ``yes``: purge does not ask.
     """
     limit = given.get("limit")
     where = filter_of(given)
@@ -128,7 +126,7 @@ def run(
 
 
 def filter_of(given: Mapping[str, Any]) -> Filter:
-    """Which letters are meant, by the names of OPTIONS."""
+    """Return the filter for values by the names of OPTIONS."""
     return Filter(
         reason=given.get("reason") or "",
         older_than=_age("older_than", given.get("older_than")),
@@ -140,7 +138,7 @@ def filter_of(given: Mapping[str, Any]) -> Filter:
 
 
 class _Commands:
-    """One run of a command, inside of the ``with``."""
+    """One run of a command, inside of the ``with`` of its letters."""
 
     def __init__(self, letters: DeadLetters, where: Filter, terminal: Terminal) -> None:
         self._letters = letters
@@ -148,11 +146,11 @@ class _Commands:
         self._terminal = terminal
         self._failures: Counter[str] = Counter()
         self._topics: set[str] = set()
-        # What ended the look.
+        # Number of the signal that ended the look, or 0.
         self._signal = 0
 
     def list(self, action: str, as_json: bool) -> int:
-        """Also what the others print with ``dry_run``."""
+        """List letters. The other commands do the same with ``dry_run``."""
         shown = 0
         with self._signals():
             for letter in self._letters:
@@ -188,7 +186,7 @@ class _Commands:
             found = [letter for letter in self._letters if self._where.matches(letter)]
         if self._signal or not found:
             return self._end("0 letters purged")
-        # Held meanwhile: what is purged is what was counted.
+        # The letters are held during the question, so the counted ones are purged.
         if not self._terminal.confirm(
             f"Purge {counted(len(found), 'letter')} of {self._letters.looked_at:,}"
             f" in {self._letters.topic}?"
@@ -206,8 +204,10 @@ class _Commands:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Let the first signal that ends a program end the look; what a second one does is not
-        ours, but for SIGHUP, which a closed terminal sends twice."""
+        """Let the first signal that ends a program end the look.
+
+        A second signal has its usual effect, except SIGHUP, which a closed terminal sends twice.
+        """
         forcing = ExitStack()
 
         def handle(number: int, frame: object) -> None:
@@ -217,7 +217,7 @@ class _Commands:
             self._letters.stop()
 
         with ExitStack() as stack:
-            # Not on the main thread: the signals of this process are somebody else's.
+            # On another thread than the main one, this command handles no signals.
             with suppress(ValueError):
                 numbers = {*ending()}
                 stack.enter_context(handled(numbers & {signal.SIGHUP}, handle))
@@ -235,7 +235,7 @@ class _Commands:
             self._failures[str(error).replace(letter.id, "ID").replace("\n", " ")] += 1
 
     def _end(self, what: str, error: NSQError | None = None) -> int:
-        """Tell how it went; the exit code."""
+        """Print the result. Return the exit code."""
         letters, tell = self._letters, self._terminal.tell
         for text, failed in self._failures.items():
             tell(f"{counted(failed, 'letter')} failed and stay: {text}")
@@ -263,7 +263,7 @@ class _Commands:
 
 
 def line_of(letter: DeadLetter, width: int | None) -> str:
-    """For a list; cut to ``width`` columns."""
+    """Return the letter's line for a list, cut to ``width`` columns."""
     origin = f"{letter.topic}/{letter.channel}" if letter.topic else "-"
     why = letter.reason or ("-" if letter.topic else "(no headers)")
     utc = letter.time.utctimetuple()[:6]
@@ -273,7 +273,7 @@ def line_of(letter: DeadLetter, width: int | None) -> str:
 
 
 def json_of(letter: DeadLetter) -> str:
-    """All of it as one JSON object; ``body_base64`` where the body is no UTF-8."""
+    """Return the letter as one JSON object, with ``body_base64`` if the body is not UTF-8."""
     fields: dict[str, Any] = {
         name: getattr(letter, name) for name in DeadLetter.__slots__ if name != "body"
     }
@@ -288,7 +288,7 @@ def json_of(letter: DeadLetter) -> str:
 
 
 def text_of(letter: DeadLetter) -> Iterator[str]:
-    """All of it, for people."""
+    """Yield the lines of the whole letter, for people."""
     came_from = f"{letter.topic}/{letter.channel} at nsqd {letter.origin_nsqd}"
     rows = [
         ("id", letter.id),
@@ -315,7 +315,7 @@ def text_of(letter: DeadLetter) -> Iterator[str]:
 
 
 def body_lines(body: bytes) -> tuple[str, Sequence[str]]:
-    """What it is, and how it is shown."""
+    """Return the kind of the body, and its lines."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -325,7 +325,7 @@ def body_lines(body: bytes) -> tuple[str, Sequence[str]]:
         lines = [f"{row.hex(' '):<47}  {_ascii(row)}" for row in rows]
         return "binary", [*lines, *(["..."] if len(body) > _SHOWN else [])]
     try:
-        # Deep JSON can be read and yet not be written with indents.
+        # Deep JSON may be readable, but too deep to be written with indents.
         return "JSON", json.dumps(json.loads(text), indent=2, ensure_ascii=False).splitlines()
     except (ValueError, RecursionError):
         return "text", text.splitlines()
@@ -347,7 +347,7 @@ def _time(when: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Without what a terminal would obey: a letter may hold anything."""
+    """Return the text without control characters, because a letter may contain any."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in text)

@@ -32,9 +32,9 @@ def dead_letter_command(
     program: str,
     more: Sequence[Callable[[Any], Any]] = (),
 ) -> click.Command:
-    """One of ACTIONS. ``callback`` gets all parameters by name.
+    """Return the command of one of ACTIONS. ``callback`` gets all parameters by name.
 
-    ``program``: how it is called, for the examples. ``more``: decorators that add options.
+    ``program``: the words before the action, for examples. ``more``: decorators that add options.
     """
     parameters: list[click.Parameter] = [click.Argument(["topic"])]
     if action == "show":
@@ -89,11 +89,11 @@ def run_in_terminal(
     yes: bool = False,
     **given: Any,
 ) -> int:
-    """``run()`` with what this process has for input and output; the exit code."""
+    """Call ``run()`` with the input and output of this process. Return the exit code."""
     if action == "purge" and not (yes or given["dry_run"] or _is_terminal(sys.stdin)):
         raise ConfigError("purge asks before, and this is not a terminal; give --yes")
     terminal = Terminal(
-        # A reader that left ends a listing, and no work.
+        # If the output's reader left, a listing ends, but work goes on.
         say=_say if action in ("list", "show") else partial(say, sys.stdout),
         tell=partial(mention, sys.stderr),
         confirm=lambda question: click.confirm(question, err=True),

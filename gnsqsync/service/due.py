@@ -1,6 +1,6 @@
-"""Times at which messages of an outbox are due: as callers give them, and as tables keep them.
+"""Times at which messages of an outbox are due: checks of callers' times, and stored times.
 
-Knows the calendar; knows no database.
+Knows the calendar. Knows no database.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from gnsqsync.errors import ConfigError
 __all__ = ["AT_ONCE", "future", "later"]
 
 
-# The time of a message without one, for a relay that reads this column only: long past, whatever
-# the clock of the machine says on which the message is written.
+# Stored time of a message without one, for a relay that reads this column only. It is long past
+# even by a wrong clock.
 AT_ONCE = datetime(2000, 1, 1, tzinfo=UTC)
-# Every zone has a local time for this one; the calendar ends a day later.
+# Latest time that has a local time in every zone. The calendar ends a day later.
 _LATEST = datetime(9999, 12, 30, tzinfo=UTC)
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 def future(when: object, name: str, *, with_zone: str, at_once: str) -> datetime:
-    """Return a time to come, with its zone. Raise ConfigError if it is none.
+    """Return ``when``, a future time with a zone. Raise ConfigError if it is none.
 
     Args:
         when: The time that the caller gave.
@@ -44,7 +44,7 @@ def future(when: object, name: str, *, with_zone: str, at_once: str) -> datetime
 
 
 def later(delay: object, name: str) -> datetime:
-    """Return the time that comes after ``delay``, with its zone.
+    """Return the time after ``delay``, with its zone.
 
     Raises:
         ConfigError: The delay is no time, or too long.

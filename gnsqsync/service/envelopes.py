@@ -1,6 +1,6 @@
-"""Envelopes that are opened for the handlers of tools: ``tail``, ``consume`` and ``to-file``.
+"""Envelopes, opened for the handlers of the tools ``tail``, ``consume`` and ``to-file``.
 
-Knows one message at a time; knows no file and no terminal.
+Knows one message at a time. Knows no file and no terminal.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ __all__ = ["OpenEnvelopes", "of_headers"]
 def of_headers(handler: object, *, headers: bool, raw: bool) -> dict[str, Any]:
     """Return the options of a Reader for the flags ``--headers`` and ``--raw``.
 
-    Without a flag envelopes are opened and no dead letter gets one, but for a handler that rejects
-    every message without headers.
+    Without a flag envelopes are opened, and dead letters get none. A handler that rejects every
+    message without headers gets ``--headers``.
     """
     headers = headers or (not raw and by_header(handler))
     return {"headers": headers, "middleware": [] if raw or headers else [OpenEnvelopes()]}
 
 
 class OpenEnvelopes(Middleware):
-    """Gives the handler headers and body, as ``Reader(headers=True)`` does, with two differences.
+    """A middleware that opens envelopes as ``Reader(headers=True)`` does, with two differences.
 
-    A body whose headers break a rule stays as it is, and a dead letter is the message as it came:
-    who did not ask for headers publishes none. ``told``: called with the first opened message.
+    A body whose headers break a rule stays unchanged. And a dead letter is the unchanged message,
+    because a user who did not ask for headers publishes none. ``told`` is called with the first
+    opened message.
     """
 
     fails_after_handler: ClassVar[bool] = False

@@ -1,6 +1,6 @@
 """SQLAlchemy's engines in the child of a fork, which must not use its parent's connections.
 
-Knows what an engine is asked for, and imports no SQLAlchemy.
+Knows the methods of an engine. Imports no SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ __all__ = ["not_shared"]
 
 # Engines whose connections no child may use.
 _engines: WeakSet[Any] = WeakSet()
-# Pools of the parent. A pool that is collected says goodbye to the database over connections that
-# the parent still uses.
+# Pools of the parent, which are kept in the child. A garbage-collected pool would end its sessions
+# over connections that the parent still uses.
 _pools_of_parent: list[Any] = []
 _once: dict[str, object] = {}
 
@@ -31,7 +31,7 @@ def not_shared(engines: Iterable[Any]) -> None:
 
 def _in_child() -> None:
     for engine in list(_engines):
-        # A fork copies a database in memory, and nobody shares it.
+        # A database in memory is copied by the fork, so nothing is shared.
         if engine.dialect.name == "sqlite" and engine.url.database in (None, "", ":memory:"):
             continue
         _pools_of_parent.append(engine.pool)

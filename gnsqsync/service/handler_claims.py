@@ -1,6 +1,6 @@
 """Claims of handlers whose servers an application's settings name.
 
-Knows settings; knows no framework. The rule itself is the Reader's.
+Knows settings. Knows no framework. The Reader has the rule.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def claim_of(
 ) -> Claim:
     """Return the claim of a handler with the options ``own``.
 
-    Addresses of nsqds count beside those of nsqlookupds, because the nsqlookupds list these nsqds.
-    ``settings_name``: handlers of one name share a cluster, even if the settings have no address.
+    Addresses of nsqds count in addition to those of nsqlookupds, which list these nsqds.
+    ``settings_name``: handlers with the same name share a cluster, even without an address.
     """
     options = own if settings is None else {**settings.options, **own}
     servers = frozenset() if settings is None else servers_of(settings.nsqd, settings.lookupd)

@@ -1,6 +1,6 @@
 """The end of a process in which a handler runs for too long: ``--hard-time-limit``.
 
-Knows Readers and what ends a process; knows no supervisor, which starts another one.
+Knows Readers and ways to end a process. Does not know the supervisor, which starts another one.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ __all__ = ["HardLimit"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.supervisor")
 
-# How often to look, in parts of the limit, and at least once a second.
+# Checks during the time of the limit. There is at least one check a second.
 _LOOKS = 10
-# How long the log line may take: the handler may hold a lock that it needs.
+# Seconds for the log line. The handler may hold a lock that the log line needs.
 _TELL_SECONDS = 5.0
 
 
 class HardLimit:
-    """Ends this process when a handler of its Readers has run for ``seconds``; None: never.
+    """A watch that ends this process after a handler has run for ``seconds``; None: never.
 
-    ``named``: the Readers with their names. ConfigError when the limit is not allowed, or not above
-    ``time_limit`` of each of them.
+    ``named``: the Readers with their names. ConfigError if the limit is not allowed, or not above
+    the ``time_limit`` of each Reader.
     """
 
     def __init__(self, seconds: float | None, named: Sequence[tuple[str, Reader]]) -> None:
@@ -49,9 +49,9 @@ class HardLimit:
 
     @contextlib.contextmanager
     def watching(self, *, supervised: bool) -> Iterator[None]:
-        """While it is entered, in the process that runs the Readers.
+        """Watch the handlers inside of the block, in the process that runs the Readers.
 
-        ``supervised``: a process that was killed is replaced; one alone exits with code 1.
+        ``supervised``: True if a killed process is replaced. Otherwise the process exits with 1.
         """
         if self._seconds is None:
             yield

@@ -1,6 +1,6 @@
-"""Asks the page of a command that consumes whether it lives: for probes that run a command.
+"""The request of a probe to a consuming command's page: is it alive, or ready?
 
-Knows HTTP and the paths of that page. Loads neither requests nor prometheus_client, as a probe
+Knows HTTP and the paths of that page. Loads neither requests nor prometheus_client, because a probe
 starts every few seconds.
 """
 
@@ -18,13 +18,13 @@ __all__ = ["DEFAULT_ADDRESS", "DEFAULT_TIMEOUT", "Health", "ask_health"]
 
 DEFAULT_ADDRESS = "127.0.0.1:9150"
 DEFAULT_TIMEOUT = 5.0
-# A reason is a line; so many bytes of an answer are read.
+# Upper bound of an answer, in bytes. Each reason is a line.
 _MOST = 65536
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """``text``: one line that says what was asked, and why it is bad."""
+    """The answer of a consumer. ``text``: one line with the URL, and the reasons if it is bad."""
 
     good: bool
     text: str
@@ -37,11 +37,11 @@ def ask_health(
     processes: int = 1,
     timeout: float = DEFAULT_TIMEOUT,
 ) -> Health:
-    """What /livez says, or /readyz with ``ready``; of several processes the first bad one.
+    """Ask /livez, or with ``ready`` /readyz. For several processes return the first bad answer.
 
-    ``address``: PORT, HOST:PORT, or a URL, whose path counts if it has one. ``processes``: as many
-    ports are asked, from this one on. ``timeout``: seconds for each step of each. ConfigError when
-    a value is not valid.
+    ``address``: PORT, HOST:PORT, or a URL, whose path counts if it has one. ``processes``: number
+    of ports to ask, from this one on. ``timeout``: seconds for each step of each request.
+    ConfigError if a value is not valid.
     """
     check_duration("timeout", timeout, 0.001)
     check_int("processes", processes, 1)
@@ -81,7 +81,7 @@ def _target(address: str, path: str) -> tuple[str, int, str]:
 def _ask(host: str, port: int, path: str, timeout: float) -> Health:
     shown = f"[{host}]" if ":" in host else host
     where = f"http://{shown}:{port}{path}"
-    # Not urllib: a probe must not go through a proxy of the environment.
+    # A probe must not go through a proxy of the environment, which urllib would use.
     connection = http.client.HTTPConnection(host, port, timeout=timeout)
     try:
         connection.request("GET", path)
@@ -92,7 +92,7 @@ def _ask(host: str, port: int, path: str, timeout: float) -> Health:
     except OSError as error:
         return Health(False, f"{where}: {error.strerror or error}")
     except http.client.HTTPException as error:
-        return Health(False, f"{where}: what answers there speaks no HTTP ({error!r})")
+        return Health(False, f"{where}: the server there does not speak HTTP ({error!r})")
     finally:
         connection.close()
     if answer.status not in (200, 503):

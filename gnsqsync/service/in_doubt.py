@@ -1,6 +1,6 @@
-"""Rows of an outbox whose message nsqd may have although their publish was not confirmed.
+"""Rows of an outbox whose message nsqd may have, although the publish was not confirmed.
 
-The mark is the beginning of a row's ``last_error``, so each version can read and write the row.
+The mark is the beginning of a row's ``last_error``, so every version can read and write the row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["IN_DOUBT", "error_text", "tell_canceled", "tell_moved", "texts"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.outbox")
 
-# Beginning of ``last_error`` of such a row.
+# Beginning of ``last_error`` of a row in doubt.
 IN_DOUBT = "nsqd may have it: "
 
 
@@ -34,7 +34,7 @@ def error_text(error: BaseException) -> str:
 
 
 def texts(rows: Iterable[_R], error: str) -> Iterator[tuple[str, Sequence[_R]]]:
-    """Yield the rows with their new ``last_error``: a doubt stays, whatever fails afterwards."""
+    """Yield the rows with their new ``last_error``. A row in doubt keeps its mark."""
     given = list(rows)
     if error.startswith(IN_DOUBT):
         yield error, given
@@ -45,7 +45,7 @@ def texts(rows: Iterable[_R], error: str) -> Iterator[tuple[str, Sequence[_R]]]:
 
 
 def tell_canceled(key: str, count: int) -> None:
-    """Log that rows were taken back whose message may come nevertheless."""
+    """Log that canceled rows may still be delivered."""
     if count:
         log.warning(
             "the outbox no longer has %s with the key %s, but nsqd may have it: a publish was not"
@@ -56,7 +56,7 @@ def tell_canceled(key: str, count: int) -> None:
 
 
 def tell_moved(key: str, count: int) -> None:
-    """Log that rows were moved whose message may have come already."""
+    """Log that the messages of moved rows may come twice."""
     if count:
         log.warning(
             "%s with the key %s may come twice, now and at the new time: a publish was not"

@@ -1,7 +1,7 @@
-"""The log lines that a command shows, however its program has set up logging.
+"""The log lines that a command shows, whatever logging its program has set up.
 
-A program's levels, handlers and formats are kept. Added is what a program left out: a format, and
-a place for warnings that no handler takes.
+A program's levels, handlers and formats are kept. This module adds missing parts: a format, and a
+place for warnings that no handler takes.
 
 Knows logging, and Python's last resort: the handler that prints warnings of loggers without any
 handler to standard error.
@@ -28,14 +28,14 @@ __all__ = [
 
 
 class Lines(logging.Formatter):
-    """Time, level, logger and text; the last resort by itself prints the bare text."""
+    """A format of time, level, logger and text. Python's last resort prints the text alone."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S")
 
 
 class _OwnLines(Lines):
-    """Time and level for the lines of this package. Other lines stay as Python prints them."""
+    """A format with time and level for lines of this package. Others keep Python's format."""
 
     _plain = logging.Formatter()
 
@@ -51,9 +51,9 @@ def is_readable() -> bool:
 
 
 def make_readable() -> None:
-    """Have warnings that no handler takes printed with time and level, from now on.
+    """Print warnings that no handler takes with time and level, from now on.
 
-    Nothing happens where the program has set ``logging.lastResort`` to None: it wants silence.
+    Do nothing if the program has set ``logging.lastResort`` to None, because it wants silence.
     """
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(Lines())
@@ -61,7 +61,7 @@ def make_readable() -> None:
 
 @contextmanager
 def readable_log() -> Iterator[None]:
-    """Do ``make_readable()``, and undo it at the end: for a command, which owns its process."""
+    """Call ``make_readable()``, and undo it at the end, for a command that owns its process."""
     handler = logging.lastResort
     before = None if handler is None else handler.formatter
     make_readable()
@@ -74,16 +74,16 @@ def readable_log() -> Iterator[None]:
 
 @contextmanager
 def heard(about: str) -> Iterator[None]:
-    """Show the failures of a command that runs until a signal, whatever its program has set up.
+    """Show the failures of a command that runs until a signal, whatever its program set up.
 
-    Enter it when the modules of the program are imported, as they may set up logging. ``about``:
+    Enter it after the program's modules are imported, because they may set up logging. ``about``:
     the logger whose warnings are the failures.
 
     * Loggers that ``disable_existing_loggers`` has disabled are enabled.
     * A handler that writes to a stream and has no format shows time and level of our lines.
-    * Warnings that no handler takes go to standard error. Nothing is added where the program chose
-      silence: by a level, a NullHandler for this package, or a ``logging.lastResort`` of None. One
-      line then says so.
+    * Warnings that no handler takes go to standard error. If the program chose silence, by a level,
+      a NullHandler for this package, or a ``logging.lastResort`` of None, nothing is added, and one
+      line says so.
     """
     keep_enabled()
     loggers = own_loggers()
@@ -115,7 +115,7 @@ def disabled_loggers() -> list[str]:
 
 
 def takes_warnings(logger: logging.Logger) -> bool:
-    """Return True if a handler shows a warning of this logger; Python's last resort counts."""
+    """Return True if a handler, or Python's last resort, shows a warning of this logger."""
     handlers = [*_handlers([logger])]
     return not handlers or any(_takes_warnings(handler, logger) for handler in handlers)
 
@@ -125,7 +125,7 @@ def _fill(loggers: list[logging.Logger], printer: logging.Handler) -> list[loggi
     filled = []
     if logging.lastResort is not None:
         for logger in loggers:
-            # The first one is above the others, so most of them need no printer of their own.
+            # The first logger is the parent of the others, so most of them need no own printer.
             if _silence_of(logger) is None and not takes_warnings(logger):
                 logger.addHandler(printer)
                 filled.append(logger)
@@ -133,9 +133,9 @@ def _fill(loggers: list[logging.Logger], printer: logging.Handler) -> list[loggi
 
 
 def _silence_of(logger: logging.Logger) -> str | None:
-    """Return the means by which the program chose silence for warnings of this logger, if it did.
+    """Return how the program chose silence for warnings of this logger, or None.
 
-    A NullHandler of another logger, such as the root, says nothing of this package.
+    A NullHandler of another logger, such as the root, is no choice for this package.
     """
     if logger.manager.disable >= logging.WARNING:
         return f"logging.disable({logging.getLevelName(logger.manager.disable)})"
@@ -150,10 +150,10 @@ def _silence_of(logger: logging.Logger) -> str | None:
 
 
 def _tell_of_silence(logger: logging.Logger, printer: logging.Handler) -> None:
-    """Say in one line why warnings of this logger are not shown, if they are not."""
+    """Print one line if warnings of this logger are not shown, with the reason."""
     reason = _silence_of(logger)
     if reason is not None:
-        # A logger that no set-up reaches, not even logging.disable().
+        # This logger has its own manager, so that not even logging.disable() silences it.
         log = logging.Logger(logger.name)
         log.manager = logging.Manager(logging.RootLogger(logging.WARNING))
         log.addHandler(printer)
@@ -161,7 +161,7 @@ def _tell_of_silence(logger: logging.Logger, printer: logging.Handler) -> None:
 
 
 def _handlers(loggers: list[logging.Logger]) -> Iterator[logging.Handler]:
-    """Yield each handler that gets lines of one of these loggers, once."""
+    """Yield each handler that gets lines of these loggers, once."""
     seen: dict[logging.Handler, None] = {}
     for logger in loggers:
         above: logging.Logger | None = logger

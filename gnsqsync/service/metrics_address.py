@@ -1,6 +1,6 @@
-"""Where the metrics and the health of a process are: host, port and paths.
+"""The address of the metrics and the health of a process: host, port and paths.
 
-Knows texts only, so that a probe loads nothing else.
+Knows texts only, so that a probe loads no other module.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ LIVE, READY = "/livez", "/readyz"
 
 
 def port_of_process(host: str, port: int, number: int) -> int:
-    """That of process ``number``; 0 stays, the kernel's choice. ConfigError above 65535."""
+    """Return the port of process ``number``; 0, the kernel's choice, stays 0. ConfigError."""
     if port + number > 65535:
         raise ConfigError(
-            f"metrics at {host}:{port + number}: ports end with 65535; as each process takes the"
-            " next one, give one that is lower"
+            f"metrics at {host}:{port + number}: the highest port is 65535, and each process takes"
+            " the next port; give a lower one"
         )
     return port + number if port else 0
 
 
 def parse_metrics_address(address: str) -> tuple[str, int]:
-    """Host, 127.0.0.1 where there is none, and port. ConfigError when it is not valid."""
+    """Return host (127.0.0.1 by default) and port. ConfigError if the address is not valid."""
     host, _, port = address.rpartition(":")
     # int() accepts digits of other scripts, and refuses some that isdigit() accepts.
     if re.fullmatch("[0-9]{1,5}", port) is None or int(port) > 65535:

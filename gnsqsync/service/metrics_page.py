@@ -1,7 +1,7 @@
-"""The metrics of a command that consumes, and its health: ``--metrics-address``, for each process.
+"""The metrics and the health of a consuming command, for each process: ``--metrics-address``.
 
-Knows the command's Readers and Writers as objects; knows no framework. Loads prometheus_client only
-where metrics are wanted.
+Knows the command's Readers and Writers. Knows no framework. Loads prometheus_client only if metrics
+are wanted.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Exposed"]
 
-# The shortest limit for a handler, in seconds.
+# Lower bound of a handler's limit, in seconds.
 _SHORTEST_LIMIT = 0.001
 
 
 class Exposed:
-    """Metrics and health of a command, or nothing where ``address`` is None.
+    """Metrics and health of a command, or nothing if ``address`` is None.
 
-    ``address``: "PORT" or "HOST:PORT"; without a host 127.0.0.1, with port 0 one of the kernel's.
-    ``handler_limit``: seconds after which a handler makes /livez fail; None: it may run for ever.
-    ConfigError when one is not valid, or prometheus_client is not installed. Starts nothing.
+    ``address``: "PORT" or "HOST:PORT". The default host is 127.0.0.1; for port 0 the kernel chooses
+    one. ``handler_limit``: seconds after which a running handler makes /livez fail; None: never.
+    ConfigError if a value is not valid, or prometheus_client is not installed. Starts no thread.
     """
 
     def __init__(self, address: str | None, handler_limit: float | None = None) -> None:
@@ -54,7 +54,7 @@ class Exposed:
             self._metrics = _metrics()
 
     def observers(self, topic: str, channel: str, *others: object) -> list[Observer]:
-        """For ``observer=`` of a Reader: ``others``, and one that counts."""
+        """Return the observers of a Reader: ``others``, and one that counts for the metrics."""
         given = [*each(others)]
         if self._metrics is not None and not self._metrics.counts(given):
             given.append(self._metrics.observer(topic, channel))
@@ -73,10 +73,10 @@ class Exposed:
         say: Callable[[str], object],
         writers: Callable[[], Mapping[str, Writer]] = dict,
     ) -> Iterator[None]:
-        """The pages, while it is entered; in the process that is to start the Readers.
+        """Serve the pages inside of the block, in the process that starts the Readers.
 
-        ``number``: of the process, which is added to the port. ``writers``: asked here and not
-        before, as a process has Writers of its own. ConfigError when the port is taken.
+        ``number``: the process's number, which is added to the port. ``writers`` is called here and
+        not before, because each process has its own Writers. ConfigError if the port is taken.
         """
         if self._metrics is None:
             yield

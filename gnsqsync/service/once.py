@@ -1,6 +1,6 @@
-"""What it takes to handle a message once: its key, and no answer before the commit.
+"""The needs of handling a message once: its key, and no answer before the commit.
 
-Knows messages; knows no database.
+Knows messages. Knows no database.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from gnsqsync.reader.once import MARK
 
 __all__ = ["MARK", "MAX_CONSUMER", "KeyOf", "check_consumer", "consumer_of", "key_of", "unanswered"]
 
-# Characters: a topic and a channel of 64 each, and the slash.
+# Upper bound of characters: a topic and a channel of 64 each, and the slash.
 MAX_CONSUMER = 129
 
 KeyOf: TypeAlias = Callable[[Message], str]
 
-# Exceptions of a function for a body that has no key, whatever the attempt. Other errors, such as
-# those of a database, may have passed at the next attempt.
+# Exceptions of a key function that mean that the body has no key, at any attempt. Other errors,
+# such as those of a database, may be gone at the next attempt.
 _OF_THE_MESSAGE = (
     ArithmeticError,
     AttributeError,
@@ -39,9 +39,9 @@ _ANSWERS = (
 
 
 def key_of(message: Message, given: KeyOf | None = None) -> str:
-    """The key of its envelope, or what the function ``given`` says.
+    """Return the key in the message's envelope, or the result of the function ``given``.
 
-    Raises Reject where there is none that could be kept: no attempt would give it one.
+    Raises Reject if there is no valid key, because no attempt would change that.
     """
     try:
         key: object = given(message) if given is not None else message.headers.get(envelope.KEY)
@@ -59,12 +59,12 @@ def key_of(message: Message, given: KeyOf | None = None) -> str:
 
 
 def consumer_of(message: Message) -> str:
-    """Return the name under which markers are kept: topic and channel."""
+    """Return the consumer's name for markers: topic and channel."""
     return f"{message.topic}/{message.channel}"
 
 
 def check_consumer(consumer: object) -> str:
-    """Return the name of a consumer as it is. Raise ConfigError if it does not fit its column."""
+    """Return the name of a consumer unchanged. ConfigError if it does not fit its column."""
     if (
         not isinstance(consumer, str)
         or not 0 < len(consumer) <= MAX_CONSUMER
@@ -79,9 +79,9 @@ def check_consumer(consumer: object) -> str:
 
 @contextmanager
 def unanswered(message: Message) -> Iterator[None]:
-    """Inside, the handler cannot answer the message: the answer would not wait for the commit.
+    """Forbid answers inside of the block, because an answer would not wait for the commit.
 
-    Raises ConfigError where it tries, and in the end where it has detached the message.
+    Raises ConfigError if the handler tries to answer, and at the end if it detached the message.
     """
     given = message._responder
     message._responder = _Unanswered(given)
@@ -94,7 +94,7 @@ def unanswered(message: Message) -> Iterator[None]:
 
 
 class _Unanswered:
-    """In place of the connection."""
+    """A responder that refuses answers, in place of the connection."""
 
     def __init__(self, responder: Any) -> None:
         self._responder = responder

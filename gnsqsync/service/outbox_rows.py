@@ -1,6 +1,6 @@
-"""The rows of an outbox: messages, their encoding, counts of them, and rows that are broken.
+"""The rows of an outbox: messages, their encoding, their counts, and broken rows.
 
-Knows what a relay asks of a table (``Store``); knows no database and no nsqd.
+Knows a relay's view of a table (``Store``). Knows no database and no nsqd.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Protocol
 
-from gnsqsync import envelope
-from gnsqsync.errors import ConfigError
 from gnsqsync.runtime.troubles import AWAY, more, troubles
 from gnsqsync.writer.writer import Writer
 
@@ -21,16 +19,16 @@ __all__ = ["BadRows", "Lag", "Row", "Store", "age", "ahead", "encoded", "readabl
 
 log: logging.Logger = logging.getLogger("gnsqsync.outbox")
 
-# Errors that reading a broken row raises. JSON that is broken is a ValueError.
+# Errors of reading a broken row. Broken JSON raises ValueError.
 _UNREADABLE = (ValueError, TypeError, OverflowError)
 
 
 @dataclass(frozen=True)
 class Lag:
-    """Counts of rows in the outbox: due, failed for good, and for later.
+    """Counts of rows in the outbox: due, failed for good, and scheduled for later.
 
-    ``oldest_seconds``: age of the oldest row that is due; 0.0 without one. ``problems``: a
-    sentence for each message that does not come when it should, and for clocks that differ.
+    ``oldest_seconds``: age of the oldest due row; 0.0 without one. ``problems``: a sentence for
+    each message that does not come in time, and for clocks that differ.
     """
 
     waiting: int
@@ -50,14 +48,14 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A message of an outbox. ``alias`` says which Writer publishes it."""
+    """A message of an outbox. ``alias``: name of the Writer that publishes it."""
 
     id: int
     alias: str
     topic: str
     body: bytes
     created_at: datetime
-    # None where the Writer that it was written for has no headers.
+    # None if the row was written for a Writer without headers.
     headers: Mapping[str, str] | None
     key: str | None
     attempts: int = 0
@@ -71,7 +69,7 @@ class Row:
 class Store(Protocol):
     """The table of an outbox, and the Writers of its messages. One thread uses it."""
 
-    # For log lines.
+    # Name of the outbox in log lines.
     name: str
     # Exceptions that the store raises while the database is away.
     errors: ClassVar[tuple[type[Exception], ...]]
@@ -85,9 +83,9 @@ class Store(Protocol):
     def batch(
         self, limit: int, now: datetime, without: Collection[str]
     ) -> AbstractContextManager[Sequence[Row]]:
-        """Return the rows that are due, the oldest first, except those of the aliases ``without``.
+        """Return the due rows, oldest first, except those of the aliases ``without``.
 
-        The rows belong to this relay until the context ends, where the database can lock rows.
+        If the database can lock rows, they belong to this relay until the context ends.
         """
 
     def delete(self, rows: Sequence[Row]) -> None: ...
@@ -101,28 +99,24 @@ class Store(Protocol):
     def lag(self) -> Lag: ...
 
     def broken(self) -> Sequence[str]:
-        """Return a sentence for each message that cannot be worked out."""
+        """Return a sentence for each periodic message whose times cannot be computed."""
 
     def writer(self, alias: str) -> Writer: ...
 
     def rest(self) -> None:
-        """Let go of connections: nothing is to be done for a while, or the database has failed."""
+        """Release connections before a pause, or after a failure of the database."""
 
 
 def encoded(row: Row, writer: Writer) -> bytes:
-    """Encode a row: in an envelope with its key, where the Writer has headers.
+    """Encode a row: in an envelope with its key if the Writer or the row has headers.
 
-    A row without a key, from a former version, gets one that comes from its place in the table.
+    A row without a key, from a former version, gets one from its id and time.
 
     Raises:
         ConfigError: The body is empty, or a header is not allowed.
     """
-    if not row.body:
-        raise ConfigError("the body is empty; nsqd takes no empty message")
-    if row.headers is None and not writer._has_headers:
-        return row.body
     key = row.key or f"outbox-{row.id}-{row.created_at.timestamp():.6f}"
-    return envelope.encode({**(row.headers or {}), envelope.KEY: key}, row.body)
+    return writer.encoder.seal(row.body, headers=row.headers, key=key)
 
 
 def age(since: datetime | None, now: datetime) -> float:
@@ -131,7 +125,7 @@ def age(since: datetime | None, now: datetime) -> float:
 
 
 def ahead(written: datetime | None, now: datetime) -> list[str]:
-    """Return a sentence if a row was written later than now, by the clock of another machine."""
+    """Return a sentence if a row was written in the future, by the clock of another machine."""
     seconds = 0.0 if written is None else (written - now).total_seconds()
     if seconds < 1:
         return []
@@ -147,7 +141,7 @@ def readable(
     one: Callable[[int], Row],
     refuse: Callable[[int, Exception], None],
 ) -> Sequence[Row]:
-    """Return all rows, read together. Refuse a row that cannot be read; return the others."""
+    """Return all rows. If a row cannot be read, refuse it and return the others."""
     try:
         return found()
     except _UNREADABLE:
@@ -161,27 +155,27 @@ def readable(
 
 
 class BadRows:
-    """Rows of an outbox that cannot be worked with: each is one ERROR, at growing intervals.
+    """Broken rows of an outbox. Each is logged as an ERROR, at growing intervals.
 
     Args:
         outbox: The name of the outbox, for log lines.
-        errors: The errors that are the fault of a row.
+        errors: The errors that a broken row causes.
     """
 
     def __init__(self, outbox: str, errors: tuple[type[Exception], ...]) -> None:
         self._outbox = outbox
         self._errors = errors
-        # Errors of the rows at their last look, by name.
+        # Errors of broken rows at the last look, by the row's name.
         self._found: dict[str, Exception] = {}
 
     def sentences(self) -> list[str]:
-        """Return a sentence for each row that was broken when it was looked at last."""
+        """Return a sentence for each row that was broken at the last look."""
         found = sorted(self._found.items())
         return [f"{name} cannot be worked out: {error}" for name, error in found]
 
     @contextmanager
     def guard(self, name: str) -> Iterator[None]:
-        """Log an error that is the fault of this row, and go on after the ``with``."""
+        """Log an error that this row causes, and go on after the ``with``."""
         place = ("outbox", self._outbox, "row", name)
         try:
             yield

@@ -1,7 +1,7 @@
-"""Lines for people on standard output and error, which may be full, closed, or without a reader.
+"""Lines for people on standard output and error, which may be full, closed or without a reader.
 
-``say`` writes a result: an error of the output is an error of the command. ``mention`` writes a
-line beside work that goes on whatever becomes of the line. Knows no command and no framework.
+``say`` writes a result, so an error of the output is an error of the command. ``mention`` writes a
+line about work that goes on even if the line is lost. Knows no command and no framework.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = [
 
 
 class CannotWrite(NSQError):
-    """Standard output takes nothing any more; as a rule a disk is full."""
+    """Standard output cannot be written, as a rule because a disk is full."""
 
 
 class Output(Protocol):
-    """Standard output, or what a framework has in its place."""
+    """Standard output, or a framework's replacement of it."""
 
     def write(self, text: str, /) -> object: ...
     def flush(self) -> object: ...
@@ -42,10 +42,10 @@ class Output(Protocol):
 
 
 def say(output: Output, text: str) -> None:
-    """Write a line now, also into a pipe. A closed pipe is no error.
+    """Write a line at once, even into a pipe. A closed pipe is no error.
 
-    As in ``nsq_stat | head -1``: the command goes on, and its exit code stays. CannotWrite for
-    other errors.
+    In ``nsq_stat | head -1`` the command goes on, and its exit code stays. CannotWrite for other
+    errors.
     """
     try:
         with told_when_full(output):
@@ -58,26 +58,26 @@ def say(output: Output, text: str) -> None:
 def mention(output: Output, text: str) -> None:
     """Write a line about work that goes on. A line that cannot be written is dropped.
 
-    The output stays as it is, so that a handler that prints into the same broken pipe fails, and
+    The output is not replaced: a handler that prints into the same broken pipe must fail, so that
     its message comes again.
     """
-    # ValueError: a handler has closed sys.stdout.
+    # A handler may have closed sys.stdout, which raises ValueError.
     with suppress(OSError, ValueError):
         output.write(f"{text}\n")
         output.flush()
 
 
 def flush() -> None:
-    """Write what standard output and error still hold, as far as they take it."""
+    """Flush standard output and error, and ignore errors."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
 
 
 def drop_unwritten() -> None:
-    """Keep the exit code of a command that ends: Python would report unwritten output with 120.
+    """Flush or drop the output of a command that ends, so that Python does not exit with 120.
 
-    CannotWrite for another error than a pipe without a reader.
+    CannotWrite for any error other than a pipe without a reader.
     """
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -86,12 +86,12 @@ def drop_unwritten() -> None:
         except BrokenPipeError:
             send_nowhere(stream)
         except ValueError:
-            continue  # a handler has closed it
+            continue  # A handler has closed the stream.
 
 
 @contextmanager
 def told_when_full(output: Output) -> Iterator[None]:
-    """Turn an OSError into CannotWrite; a BrokenPipeError stays.
+    """Turn an OSError into CannotWrite. A BrokenPipeError stays.
 
     The code inside should flush: after an error the buffered rest is thrown away.
     """
@@ -107,30 +107,30 @@ def told_when_full(output: Output) -> Iterator[None]:
 
 @cache
 def nowhere() -> TextIO:
-    """Return what stands for standard output or error that was closed before the program began."""
+    """Return the replacement of a standard stream that was closed before the program began."""
     return open(os.open(os.devnull, os.O_WRONLY), "w", closefd=False)
 
 
 def replace_closed() -> None:
-    """Open what was closed before the program began; called at the start of each command.
+    """Replace standard streams that were closed before the program began. Called by each command.
 
     After ``>&-`` sys.stdout is None, and print() would fail. The next socket would get the number
-    of standard output, and what a child process prints would reach nsqd.
+    of standard output, and the output of a child process would reach nsqd.
     """
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest free number is this one.
+            # The kernel gives the lowest free number, which is this one.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     sys.stdout = sys.stdout or nowhere()
     sys.stderr = sys.stderr or nowhere()
 
 
 def send_nowhere(output: Output) -> None:
-    """Lead the output to the null device, after a write that failed.
+    """Redirect the output to the null device after a failed write.
 
-    Python flushes at its exit, and would report that error again.
+    Otherwise Python would flush at its exit, and report the error again.
     """
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, output.fileno())

@@ -1,6 +1,6 @@
-"""When a process has consumed enough and is to be replaced: ``--max-messages``, ``--max-memory``.
+"""The limits after which a process is replaced: ``--max-messages``, ``--max-memory``.
 
-Knows Readers' counts and the memory of this process; stops nothing.
+Knows the counts of Readers and the memory of this process. Stops nothing itself.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from gnsqsync.reader import Reader
 __all__ = ["ProcessLimits", "memory_in_use"]
 
 _MEGABYTE = 1024 * 1024
-# Part of max_messages that is added by chance, so that processes do not end together.
+# Largest random share of max_messages that is added, so that processes do not end together.
 _JITTER = 0.1
 
 
 class ProcessLimits:
-    """What one process may do: handle so many messages, use so many megabytes; None: no limit.
+    """The limits of one process: handled messages, and megabytes of memory. None: no limit.
 
-    ConfigError for what is not allowed.
+    ConfigError if a value is not allowed.
     """
 
     def __init__(self, max_messages: int | None = None, max_memory: int | None = None) -> None:
@@ -38,7 +38,7 @@ class ProcessLimits:
         self._max_memory = max_memory
 
     def check_start(self) -> None:
-        """In a process that has handled nothing. ConfigError when it is too large already."""
+        """Raise ConfigError if the process is too large before its first message."""
         if self._max_memory is None:
             return
         used = memory_in_use() / _MEGABYTE
@@ -49,7 +49,7 @@ class ProcessLimits:
             )
 
     def watch(self, readers: Sequence[Reader]) -> Watch:
-        """For the process that runs them."""
+        """Return the watch of these Readers. Called in the process that runs them."""
         limit = self._max_messages
         if limit is not None:
             limit += random.Random(os.getpid()).randint(0, int(limit * _JITTER))
@@ -67,7 +67,7 @@ class Watch:
         self._max_memory = max_memory
 
     def reason(self) -> str | None:
-        """Why the process is to be replaced; None: it is not."""
+        """Return why the process must be replaced, or None."""
         if self._max_messages is not None:
             handled = sum(reader.stats().handler_seconds.count for reader in self._readers)
             if handled >= self._max_messages:
@@ -80,7 +80,7 @@ class Watch:
 
 
 def memory_in_use() -> int:
-    """Bytes of this process in memory; where there is no /proc, the most there ever were."""
+    """Return this process's bytes in memory; without /proc the peak since its start."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

@@ -1,7 +1,7 @@
-"""From an outbox to nsqd: batches of rows that are published and then deleted.
+"""The relay from an outbox to nsqd: batches of rows are published and then deleted.
 
-Knows Writers and what their errors mean; a Store knows the table. Whatever ends a relay between
-nsqd's OK and the deletion leaves the rows, which are published again, with the same keys.
+Knows Writers and the meaning of their errors. A Store knows the table. If a relay ends between
+nsqd's OK and the deletion, the rows stay and are published again, with the same keys.
 """
 
 from __future__ import annotations
@@ -24,20 +24,19 @@ __all__ = ["Relay"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.outbox")
 
-# Pauses after which something is tried again, doubled by each failure in a row, in seconds.
+# Seconds after which a failed Writer or database is tried again. Failures in a row double them.
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
-# Seconds between two looks for times that a wrong clock has written.
+# Seconds between two searches for times that a wrong clock has written.
 _HEAL_SECONDS = 60.0
-# A relay whose nsqd gives no answer to one message tries that message again after these seconds at
-# most.
+# Upper bound of seconds after which a message is tried again whose publish got no answer.
 _LONGEST_DOUBT = 60.0
-# How often the number of waiting messages is logged, in seconds.
+# Seconds between two log lines with the number of waiting messages.
 _LOG_SECONDS = 60.0
 
 
 class Pauses:
-    """Names that failed and must not be tried yet."""
+    """Names that failed and must not be tried again yet."""
 
     def __init__(self) -> None:
         self._failures: dict[str, int] = {}
@@ -47,7 +46,7 @@ class Pauses:
         """Note a failure of the name. Return the seconds until it is tried again."""
         count = self._failures.get(name, 0)
         seconds = min(_FIRST_PAUSE * 2.0 ** min(count, 16), _LONGEST_PAUSE)
-        # Several relays that lost the same nsqd do not try again at the same moment.
+        # The random part keeps relays that lost the same nsqd from trying at the same moment.
         seconds *= random.uniform(0.5, 1.0)
         self._failures[name] = count + 1
         self._until[name] = time.monotonic() + seconds
@@ -63,18 +62,18 @@ class Pauses:
 
 
 class Relay:
-    """Moves an outbox to nsqd. Several may run side by side where rows can be locked.
+    """A relay of an outbox to nsqd. Several may run side by side if rows can be locked.
 
-    That is where the database has SELECT ... FOR UPDATE SKIP LOCKED; elsewhere, as on SQLite, two
-    of them publish the same rows.
+    The database needs SELECT ... FOR UPDATE SKIP LOCKED for that. Without it, as on SQLite, two
+    relays publish the same rows.
 
     Args:
         store: The outbox.
-        batch: Rows of a transaction, 1 or more.
-        max_attempts: Refusals by nsqd until a message has failed for good, 1 or more; an nsqd that
-            cannot be reached does not count.
-        rate: Messages a second, at most; None: as fast as it goes. It is for the time after a
-            relay was down.
+        batch: Rows of a transaction, 1 or more (default 100).
+        max_attempts: Refusals by nsqd after which a message has failed for good, 1 or more (default
+            10). An nsqd that cannot be reached does not count.
+        rate: Upper bound of messages a second; None (the default): no bound. It limits the rush
+            after a relay was down.
 
     Raises:
         ConfigError: A value is not allowed.
@@ -88,32 +87,32 @@ class Relay:
         max_attempts: int = 10,
         rate: float | None = None,
     ) -> None:
-        if rate is not None and not rate > 0:  # nan is not
+        if rate is not None and not rate > 0:  # This refuses nan, too.
             raise ConfigError(f"rate is {rate!r}; it must be None or messages a second, above 0")
         self._store = store
         self._name = store.name
         self._rate = rate
         self._batch = check_int("batch", batch, 1)
         if rate is not None:
-            # A batch holds at most what one second allows.
+            # A batch has at most the messages of one second.
             self._batch = min(self._batch, max(1, int(rate)))
         self._max_attempts = check_int("max_attempts", max_attempts, 1)
-        # By alias; and of the database itself.
+        # Pauses of Writers by alias, and of the database.
         self._pauses = Pauses()
         self._database_pauses = Pauses()
         self._stop = StopFlag()
-        # Aliases whose nsqd gave no answer to a batch: one message may be the reason, so each goes
-        # alone until one is answered.
+        # Aliases whose nsqd gave no answer to a batch. One message may be the reason, so messages
+        # are published one by one until nsqd answers.
         self._alone: set[str] = set()
-        # The latest time that was seen, and the monotonic time of the next look.
+        # The last wall-clock time, and the monotonic time of the next ``heal``.
         self._seen: datetime | None = None
         self._heal_at = 0.0
         self.published: int = 0
 
     def stop(self) -> None:
-        """End ``run()`` after the batch at hand, also one that begins later. Does not wait.
+        """End ``run()`` after the current batch, even if ``run()`` begins later. Does not wait.
 
-        Any thread may call it, and a signal handler.
+        Any thread and any signal handler may call it.
         """
         self._stop.set()
 
@@ -123,19 +122,19 @@ class Relay:
         return self._stop.is_set
 
     def run(self, *, interval: float = 1.0, until_empty: bool = False) -> None:
-        """Move batches until ``stop()``; with ``until_empty`` until nothing is due any more.
+        """Move batches until ``stop()``, or with ``until_empty`` until no row is due.
 
-        On this thread. Errors of the database are logged and the batch tried again later, on a new
-        connection; with ``until_empty`` they are raised.
+        It runs on the calling thread. After an error of the database it logs the error and tries
+        again later on a new connection. With ``until_empty`` it raises the error.
 
         Args:
-            interval: Seconds between two looks when nothing is due, above 0.
-            until_empty: End when nothing is due.
+            interval: Seconds between two looks if no row is due, above 0.
+            until_empty: End when no row is due.
 
         Raises:
             ConfigError: ``interval`` is not allowed.
         """
-        if not interval > 0:  # nan is not
+        if not interval > 0:  # This refuses nan, too.
             raise ConfigError(f"interval is {interval!r}; it must be seconds, above 0")
         store, stop = self._store, self._stop
         log_at = time.monotonic() + _LOG_SECONDS
@@ -161,7 +160,7 @@ class Relay:
                 stop.wait(max(0.0, began + moved / self._rate - time.monotonic()))
 
     def _broken(self) -> list[str]:
-        """Return a sentence for each message that cannot be worked out."""
+        """Return a sentence for each periodic message whose times cannot be computed."""
         return [*self._store.broken()]
 
     def _database_failed(self) -> None:
@@ -188,9 +187,9 @@ class Relay:
             )
 
     def move_batch(self) -> int:
-        """Publish one batch of due rows and delete them. Return how many rows were dealt with.
+        """Publish one batch of due rows and delete them. Return the number of rows done or added.
 
-        Rows of periodic messages are written first.
+        The due rows of periodic messages are written first.
         """
         store = self._store
         now = datetime.now(UTC)
@@ -213,7 +212,7 @@ class Relay:
         return len(done) or added
 
     def _publish_group(self, alias: str, topic: str, rows: list[Row]) -> list[Row]:
-        """Publish rows of one topic, and return those that nsqd has."""
+        """Publish rows of one topic. Return the rows that nsqd has."""
         writer = self._writer(alias, rows)
         if writer is None:
             return []
@@ -240,19 +239,16 @@ class Relay:
         rows = [row for row, _ in good]
         bodies = [body for _, body in good]
         if not rows or alias in self._pauses.current():
-            return []  # it failed earlier in this batch
+            return []  # The alias failed earlier in this batch.
         try:
-            # The middlewares ran where the rows were written.
-            if len(bodies) == 1:
-                writer._publish(topic, bodies[0], None, None)
-            else:
-                writer._publish_many(topic, bodies, None)
+            # The middlewares ran when the rows were written, so they must not run again.
+            writer.encoder.publish(topic, bodies)
         except (Refused, ConfigError) as error:
             confirmed = getattr(error, "acknowledged", 0)
             if len(rows) - confirmed == 1:
                 self._refused(rows[confirmed], error)
                 return rows[:confirmed]
-            # One of them is to blame.
+            # One row is the reason, so the rows are published one by one.
             return rows[:confirmed] + [
                 done
                 for one in good[confirmed:]
@@ -267,7 +263,7 @@ class Relay:
         return rows
 
     def _writer(self, alias: str, rows: Sequence[Row]) -> Writer | None:
-        """Return the Writer of the alias; None if it failed a moment ago, or cannot be made."""
+        """Return the Writer of the alias, or None while it pauses or if it cannot be made."""
         if alias in self._pauses.current():
             return None
         try:
@@ -277,13 +273,13 @@ class Relay:
             return None
 
     def _failed(self, alias: str, rows: Sequence[Row], error: Exception) -> None:
-        """Let the rows wait and the alias pause: no row is to blame for sure."""
+        """Pause the alias and keep the rows, because the failure may have another reason."""
         self._tell_stuck(alias, error, self._pauses.failed(alias))
         self._store.note(rows, error_text(error))
         if not isinstance(error, OutcomeUnknown):
             return
         if alias in self._alone and len(rows) == 1:
-            # This message may be why no answer comes, so the others go first.
+            # This message may be the reason why no answer comes, so other messages go first.
             (row,) = rows
             pause = min(2.0 ** (row.attempts + 1), _LONGEST_DOUBT)
             self._store.refused(
@@ -304,7 +300,7 @@ class Relay:
             )
 
     def _tell_stuck(self, alias: str, error: Exception, pause: float) -> None:
-        """Log the failure: at its beginning, and then at growing intervals as an ERROR."""
+        """Log the failure as a WARNING, and later as an ERROR at growing intervals."""
         tell = troubles().began(("outbox", self._name, alias), AWAY)
         if tell is not None:
             log.log(
@@ -319,9 +315,9 @@ class Relay:
             )
 
     def _refused(self, row: Row, error: Exception) -> None:
-        """Note a row that nsqd or a limit of the Writer refuses, or that cannot be encoded."""
+        """Note a row that nsqd or the Writer refuses, or that cannot be encoded."""
         attempts = row.attempts + 1
-        # nsqd may only have a full disk. Other reasons do not change.
+        # A refusal by nsqd may pass, for example when its disk was full. Other reasons stay.
         if not isinstance(error, Refused) or attempts >= self._max_attempts:
             log.error(
                 "outbox of %s: %s has failed for good: %s; it stays there, and is not tried again",

@@ -1,4 +1,4 @@
-"""The common part of the commands that run a relay. Knows signals and text; no framework."""
+"""The common part of the commands that run a relay. Knows signals and text. Knows no framework."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def lag_text(found: Lag, *, as_json: bool) -> str:
     """Return the text that ``--lag`` prints."""
     if not as_json:
         return "\n".join([str(found), *found.problems])
-    # Monitors know the other names; ``problems`` is there if there are any.
+    # Monitors rely on the other names. ``problems`` is printed only if there are any.
     return json.dumps({k: v for k, v in asdict(found).items() if k != "problems" or v})
 
 
 def run_relay(
     relay: Relay, lag: Callable[[], Lag], *, interval: float, once: bool, say: Callable[[str], None]
 ) -> str | None:
-    """Run until a signal comes, or with ``once`` until nothing is due.
+    """Run the relay until a signal comes, or with ``once`` until no row is due.
 
-    ``say`` takes a line for people. Return a text that says what is left then, and what cannot be
-    worked out; None for nothing, and after a signal.
+    ``say`` takes a line for people. With ``once`` return a text with the rows and problems that are
+    left, if any. Return None otherwise, and after a signal.
     """
     try:
         with heard("gnsqsync.outbox"), StopSignals(lambda timeout: relay.stop(), 0.0):

@@ -1,7 +1,7 @@
-"""Restarting a program when its Python files change, for development.
+"""Restarts of a program when its Python files change, for development.
 
-Knows files, a child process and signals; for commands only, as ``supervisor``. The child is the
-same command line once more, in a new interpreter.
+Knows files, a child process and signals. Only commands use it, as ``supervisor``. The child runs
+the same command line in a new interpreter.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ __all__ = [
     "waiting_for_repair",
 ]
 
-# Tells the child what it is; the value is the process id of the one that restarts it.
+# Environment variable of the child. Its value is the process id of the parent that restarts it.
 _VARIABLE = "GNSQSYNC_RELOADED_BY"
 _LOOK_SECONDS = 0.5
-# Seconds after the time of its handlers, until a child is killed.
+# Seconds after the handlers' time at which a child is killed.
 _GRACE_SECONDS = 10.0
 
 
 def reloaded_place() -> Place | None:
-    """The Place of a process that ``run_reloading`` has started, None in any other."""
+    """Return the Place of a process that ``run_reloading`` has started, or None in any other."""
     parent = os.environ.get(_VARIABLE, "")
     # A program that a handler starts inherits the variable, but has another parent.
     if parent != str(os.getppid()):
@@ -50,10 +50,10 @@ def reloaded_place() -> Place | None:
 
 
 class Files:
-    """The Python files of the program that has been imported here, and whether they changed.
+    """The Python files of the program in this process, and their changes.
 
-    Watched are the packages of all loaded modules, with what they have not loaded yet, except for
-    the standard library and what is installed.
+    These are all files in the packages of loaded modules, loaded or not, except for the standard
+    library and installed packages.
     """
 
     def __init__(self, more: Iterable[Path] = ()) -> None:
@@ -61,7 +61,7 @@ class Files:
         self._seen = self._look()
 
     def changed(self) -> list[Path]:
-        """The files that came, went or were written since this was asked last, sorted."""
+        """Return the files that were added, removed or written since the last call, sorted."""
         before, self._seen = self._seen, self._look()
         return sorted(
             path
@@ -75,7 +75,7 @@ class Files:
             try:
                 times[path] = path.stat().st_mtime_ns
             except OSError:
-                continue  # it went between the listing and now
+                continue  # The file was removed after the listing.
         return times
 
     def _files(self) -> Iterator[Path]:
@@ -84,7 +84,7 @@ class Files:
                 continue
             file = getattr(module, "__file__", None)
             if file is None:
-                # A package without an __init__.py has folders only; a built-in module nothing.
+                # A package without an __init__.py has folders, and a built-in module has none.
                 for folder in map(Path, getattr(module, "__path__", ())):
                     if not _is_installed(folder.resolve()):
                         yield from folder.resolve().rglob("*.py")
@@ -102,7 +102,7 @@ class Files:
 
 @cache
 def _installed() -> set[Path]:
-    """Return the folders of the standard library and of what is installed."""
+    """Return the folders of the standard library and of installed packages."""
     keys = ("stdlib", "platstdlib", "purelib", "platlib")
     return {Path(sysconfig.get_path(key)).resolve() for key in keys}
 
@@ -112,21 +112,22 @@ def _is_installed(path: Path) -> bool:
 
 
 def forget_compiled(path: Path) -> None:
-    """Have Python compile that file again.
+    """Make Python compile the file again.
 
-    Python keeps the compiled file when size and time of the source are the same. The time counts
-    in whole seconds, so a letter that is changed soon after a start would not be seen.
+    Python keeps the compiled file if size and time of the source are the same. The time counts in
+    whole seconds, so Python would miss a changed letter soon after a start.
     """
-    with suppress(OSError):  # no right to remove it: this program has not written it either
+    with suppress(OSError):  # Without the right to remove it, this program has not written it.
         os.unlink(cache_from_source(path))
 
 
 def run_reloading(say: Callable[[str], object], *, stop_timeout: float) -> int:
-    """Run this process's command line in a child, again after each change; the exit code.
+    """Run this process's command line in a child, again after each change. Return the exit code.
 
-    A change sends SIGTERM, so handlers finish and the rest goes back to nsqd. A child that ended
-    by itself is started again by the next change. SIGTERM, SIGINT and SIGHUP end both: the first
-    as a change does, the second forces, the third kills. ``stop_timeout``: seconds for handlers.
+    After a change the child gets SIGTERM, so its handlers finish and other messages go back to
+    nsqd. A child that ended by itself is started again after the next change. SIGTERM, SIGINT and
+    SIGHUP end both processes: the first one as a change does, the second forces, the third kills.
+    ``stop_timeout``: seconds for handlers.
     """
     return _Reloader(say, stop_timeout).run()
 
@@ -135,12 +136,12 @@ def run_reloading(say: Callable[[str], object], *, stop_timeout: float) -> int:
 def waiting_for_repair(
     reload: bool, say: Callable[[str], object], *, always: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
-    """With ``reload``, wait when a file of the program fails at its start, as a SyntaxError does.
+    """With ``reload``, wait for a change if a file of the program fails at its start.
 
-    The next change of a file runs the command line anew, in this process. A signal that ends a
-    program is a SystemExit with 0. An error that comes from no file of the program is raised,
-    unless it is one of ``always``; so is each error in a child of ``run_reloading``, whose parent
-    waits.
+    The next change of a file runs the command line again, in this process. A signal that ends a
+    program raises SystemExit with 0. An error that comes from no file of the program is raised,
+    unless it is one of ``always``. In a child of ``run_reloading`` each error is raised, because
+    its parent waits.
     """
     try:
         yield
@@ -154,11 +155,11 @@ def waiting_for_repair(
 
 
 def wait_if_the_program_cannot_start(*words: str) -> None:
-    """Have ``waiting_for_repair`` handle an error that the framework raises before the command.
+    """Let ``waiting_for_repair`` handle an error that the framework raises before the command.
 
-    For the start of an application, whose framework loads it before any command of ours is called.
-    ``words`` are those of the command; without ``--reload`` and them on this command line nothing
-    is done.
+    Call this at the start of an application, which its framework loads before any command runs.
+    ``words`` are the words of the command. Without these words and ``--reload`` on this process's
+    command line, nothing is done.
     """
     if not {"--reload", *words} <= set(sys.argv) or reloaded_place() is not None:
         return
@@ -178,7 +179,7 @@ def wait_if_the_program_cannot_start(*words: str) -> None:
 
 
 def _files_of(error: BaseException) -> set[Path]:
-    """Return the files of the program that the error comes from; none of this package."""
+    """Return the program's files in the tracebacks of the error, without files of this package."""
     found: set[Path] = set()
     part: BaseException | None = error
     while part is not None:
@@ -192,7 +193,7 @@ def _files_of(error: BaseException) -> set[Path]:
 
 
 def _begin_anew_after_change(files: Iterable[Path], say: Callable[[str], object]) -> None:
-    """Replace this process by its command line when a file changes; return after a signal."""
+    """Run the command line again in this process when a file changes. Return after a signal."""
     watched = Files(files)
     asked = choose(None).event()
     with handled(ending(), lambda number, frame: asked.set()):
@@ -211,7 +212,7 @@ def _begin_anew_after_change(files: Iterable[Path], say: Callable[[str], object]
 
 
 def _ignore_interrupts() -> None:
-    # A terminal sends them to the child, too; it gets SIGTERM from us.
+    # A terminal sends SIGINT to the child, too, but the parent sends it SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -267,9 +268,9 @@ class _Reloader:
                 self._say(f"ended with exit code {code}; waiting for a file to change")
 
     def _stop(self) -> int:
-        """SIGTERM; what forces and what kills for a second and a third signal that comes here.
+        """Send SIGTERM, and the next signals of ESCALATION for further signals that arrive here.
 
-        The child's exit code, 0 to 255.
+        Return the child's exit code, 0 to 255.
         """
         assert self._child is not None
         deadline = self._runtime.now() + self._stop_timeout + _GRACE_SECONDS
@@ -285,5 +286,5 @@ class _Reloader:
         code = self._child.wait()
         self._child = None
         if code in (-signal.SIGTERM, -signal.SIGHUP):
-            return 0  # it had not come to its own handler, so it had begun nothing
+            return 0  # The child had no handler for the signal yet, so it had begun no message.
         return code if code >= 0 else 1

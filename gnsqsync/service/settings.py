@@ -1,6 +1,6 @@
-"""Options as the settings of an application hold them: which goes to whom, what was meant.
+"""Options in the settings of an application, and their distribution to Readers and Writers.
 
-Knows the signatures of Reader, Writer and ConnectionOptions; knows no framework.
+Knows the signatures of Reader, Writer and ConnectionOptions. Knows no framework.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-# Arguments that settings name in another way, or a handler gives.
+# Arguments that have another name in settings, or that a handler gives.
 _NO_OPTIONS = {
     "nsqd_tcp_addresses",
     "lookupd_http_addresses",
@@ -58,25 +58,25 @@ def _keywords(*owners: type[Any]) -> set[str]:
 
 
 def known_options() -> set[str]:
-    """Names of all options of Reader, Writer and their connections."""
+    """Return the names of all options of Reader, Writer and their connections."""
     return _keywords(Reader, Writer, ConnectionOptions)
 
 
 def options_for(owner: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of ``options`` that a Reader, a Writer or another owner of connections takes."""
+    """Return the options that a Reader, a Writer or another owner of connections takes."""
     names = _keywords(owner, ConnectionOptions)
     return {name: value for name, value in options.items() if name in names}
 
 
 def max_attempts_of(options: Mapping[str, Any]) -> int:
-    """``max_attempts`` of a Reader with these options."""
+    """Return the ``max_attempts`` of a Reader with these options."""
     default: int = inspect.signature(Reader).parameters["max_attempts"].default
     found: int = options.get("max_attempts", default)
     return found
 
 
 def meaning_of(options: Mapping[str, Any]) -> Callable[[BaseException], str]:
-    """Return a function that says what an exception of a handler with these options means.
+    """Return a function that classifies the exceptions of a handler with these options.
 
     It returns the name of the option that decides: ``retry_on``, ``reject_on`` or ``discard_on``.
     """
@@ -87,10 +87,10 @@ def meaning_of(options: Mapping[str, Any]) -> Callable[[BaseException], str]:
 
 
 def as_if_complete(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options to check a Reader by, where settings and handler have a part of them each.
+    """Return options to check a Reader with, if settings and handler have a part of them each.
 
-    The other part may say where given up messages go, and that there are headers, so neither is
-    asked for here.
+    The other part may have the destination of given up messages, and ``headers``. So the check must
+    miss neither of them.
     """
     options = {"headers": True, **options}
     said = any(options.get(name) is not None for name in ("dead_letter_topic", "on_giving_up"))
@@ -99,13 +99,14 @@ def as_if_complete(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """Addresses and options as an application's settings have them; a framework adds its own."""
+    """Addresses and options of an application's settings. A framework adds its own."""
 
-    # In place of ``nsqd`` where there are no addresses at all.
+    # Addresses in place of ``nsqd`` if the settings have no addresses at all.
     NSQD_BY_DEFAULT: ClassVar[str | tuple[str, ...]] = ()
 
     nsqd: tuple[str, ...]
-    # Not shown: these may hold secrets, and a framework prints what a failed frame held.
+    # The next four are not in the repr: they may hold secrets, and a framework prints the variables
+    # of a failed frame.
     lookupd: tuple[str, ...] = field(repr=False)
     nsqd_http: tuple[str, ...] = field(repr=False)
     options: Mapping[str, Any] = field(repr=False)
@@ -113,7 +114,8 @@ class ClientSettings:
     middleware: tuple[Middleware, ...]
 
     def writer_keywords(self) -> dict[str, Any]:
-        """Publishes go to the nsqds, or without any to whatever the nsqlookupds list."""
+        """Return the arguments of a Writer. It publishes to the nsqds, or without any to those
+        that the nsqlookupds list."""
         keywords = options_for(Writer, self.options)
         if self.middleware:
             keywords["middleware"] = self.middleware
@@ -122,9 +124,10 @@ class ClientSettings:
         return {**keywords, "lookupd_http_addresses": self.lookupd}
 
     def reader_keywords(self, own: Mapping[str, Any] = _NOTHING) -> dict[str, Any]:
-        """Consumed is from whatever the nsqlookupds list, or without any from the nsqds.
+        """Return the arguments of a Reader, which consumes from the nsqds that nsqlookupds list.
 
-        ``own``: the options of the handler, which win; its middlewares come within the others.
+        Without nsqlookupds it consumes from ``nsqd``. ``own``: the options of the handler, which
+        win. Its middlewares run inside of the others.
         """
         keywords = {**options_for(Reader, self.options), **own}
         if self.middleware:
@@ -134,12 +137,12 @@ class ClientSettings:
         return {**keywords, "nsqd_tcp_addresses": self.nsqd or self.NSQD_BY_DEFAULT}
 
     def middleware_with(self, own: Mapping[str, Any]) -> tuple[Middleware, ...]:
-        """Those of the settings, then those among the options of a handler."""
+        """Return the middlewares of the settings, then those of a handler's options."""
         return (*self.middleware, *check_middleware(own.get("middleware", ())))
 
     def dead_letters_keywords(self) -> dict[str, Any]:
-        """Of the nsqds whose HTTP addresses are given it is known how many letters wait."""
-        # Here, so that who consumes or publishes does not load it.
+        """Return the arguments of DeadLetters. Only with HTTP addresses it counts what waits."""
+        # The import is here, so that consumers and publishers do not load it.
         from gnsqsync.dead_letters import DeadLetters
 
         keywords = options_for(DeadLetters, self.options)
@@ -151,10 +154,10 @@ class ClientSettings:
 
 
 def load_middleware(value: object, where: str) -> tuple[Middleware, ...]:
-    """The Middlewares of a setting: a list of objects, classes, or paths such as "shop.nsq.Carry".
+    """Return the middlewares of a setting: a list of objects, classes or paths ("shop.nsq.Carry").
 
-    A class is called without arguments, once in this process. ``where`` names the setting in the
-    ConfigError of what is none of these. Imports the modules.
+    A class is called without arguments, once in this process. ``where`` names the setting in a
+    ConfigError. The modules are imported.
     """
     if value is None:
         return ()
@@ -186,9 +189,9 @@ ObserverFactory = Callable[[str, str], Observer]
 
 
 def load_observer(value: object, where: str) -> ObserverFactory:
-    """What makes the Observer of each Reader: a callable, or its path as "package.module.name".
+    """Return the function that makes Observers, from itself or its path "package.module.name".
 
-    ``where`` names the setting in the ConfigError of a value that is neither. Imports the module.
+    ``where`` names the setting in the ConfigError for any other value. The module is imported.
     """
     if isinstance(value, str):
         value = imported(value, where)
@@ -201,7 +204,7 @@ def load_observer(value: object, where: str) -> ObserverFactory:
 
 
 def make_observer(value: object, where: str, topic: str, channel: str) -> Observer | None:
-    """The Observer for one Reader, by the value of a setting; None for None."""
+    """Return the Observer of one Reader by the value of a setting, or None for None."""
     if value is None:
         return None
     observer: object = load_observer(value, where)(topic, channel)

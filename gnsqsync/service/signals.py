@@ -1,7 +1,7 @@
-"""The signals that end a program: which ones, and what a second one means. For commands only.
+"""The signals that end a program, and the meaning of a second one. Only commands use this.
 
-Knows signals and the terminal; must not know what a program does when it ends. Handlers are
-installed inside of a ``with`` and put back at its end.
+Knows signals and the terminal. Must not know what a program does when it ends. Handlers are
+installed inside of a ``with``, and the earlier ones are restored at its end.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 
 __all__ = ["Requests", "ending", "handled", "ignore_repeats", "tell_terminal"]
 
-# Signals that ask once: a program that ends already has nothing new to learn of them.
+# Signals whose repetition means nothing new for a program that ends already.
 _ASKING = signal.SIGTERM, signal.SIGHUP
 
 
 def ending() -> tuple[signal.Signals, ...]:
-    """The signals that ask this program to end.
+    """Return the signals that ask this program to end.
 
-    SIGHUP belongs to them: a closed terminal sends it, and so does ``ExecReload=kill -HUP``. Where
-    SIGHUP is ignored, as ``nohup`` has it, it stays ignored. All other signals keep what they mean
-    elsewhere: SIGQUIT ends Python at once, with a core.
+    SIGHUP is one of them: a closed terminal sends it, and so does ``ExecReload=kill -HUP``. If
+    SIGHUP is ignored, as under ``nohup``, it stays ignored. Other signals keep their usual meaning:
+    SIGQUIT ends Python at once, with a core.
     """
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         return signal.SIGTERM, signal.SIGINT
@@ -38,14 +38,14 @@ def handled(
     *,
     is_last: bool = False,
 ) -> Iterator[None]:
-    """Have ``handler`` called for these signals, while it is entered.
+    """Call ``handler`` for these signals inside of the block.
 
-    A program that got SIGHUP ends, so SIGHUP stays ignored behind the ``with``: a closed terminal
+    A program that got SIGHUP ends, so SIGHUP stays ignored after the ``with``: a closed terminal
     sends it twice, and the second one would kill the program while it ends. With ``is_last`` the
-    program ends behind the ``with`` in any case: SIGTERM and SIGHUP are ignored there if they would
-    kill it.
+    program ends after the ``with`` in any case, so SIGTERM and SIGHUP are ignored from then on if
+    they would kill it.
 
-    ValueError outside of the main thread, where Python allows no signal handlers.
+    ValueError on any thread but the main one, where Python allows no signal handlers.
     """
     before: dict[signal.Signals, Any] = {}
     came: set[int] = set()
@@ -69,20 +69,20 @@ def handled(
 
 
 def ignore_repeats(came: Collection[int]) -> None:
-    """Ignore SIGHUP from now on if it is among the signals that came and would kill."""
+    """Ignore SIGHUP from now on if it has come and would kill the process next time."""
     if signal.SIGHUP in came and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 class Requests:
-    """The signals that asked a program to end. Signal handlers may call it.
+    """A counter of the signals that asked a program to end. Signal handlers may call it.
 
-    SIGHUP asks and never presses: a closed terminal sends it twice, and a service manager may send
-    it right behind SIGTERM. The second SIGTERM or SIGINT presses.
+    SIGHUP asks and never forces: a closed terminal sends it twice, and a service manager may send
+    it right after SIGTERM. The second SIGTERM or SIGINT forces.
     """
 
     def __init__(self) -> None:
-        # 0: nobody asked. 1: asked to end. 2: asked to end at once. 3 and more: pressed again.
+        # 0: no signal. 1: asked to end. 2: asked to end at once. 3 and more: asked again.
         self.level: int = 0
         self._counted = 0
 
@@ -95,8 +95,10 @@ class Requests:
 
 
 def tell_terminal(count: int) -> None:
-    """Say on the terminal what the next signal does, after ``count`` of them. Signal handlers may
-    call it."""
+    """Write on the terminal what the next signal does, after ``count`` signals.
+
+    Signal handlers may call this.
+    """
     if os.isatty(2):
         again = "once more forces" if count == 1 else "once more ends at once"
         os.write(2, f"\nstopping; {again}\n".encode())

@@ -1,7 +1,7 @@
-"""Running Readers as a program: signals, exit codes, several processes.
+"""Readers as a program: signals, exit codes, several processes.
 
-For commands only: everything that touches signals does so inside of a call or a ``with``, and puts
-back what it found. Knows nothing of command lines, frameworks or handlers.
+Only commands use this. Signal handlers are changed inside of a call or a ``with``, and restored at
+its end. Does not know command lines, frameworks or handlers.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ log: logging.Logger = logging.getLogger("gnsqsync.supervisor")
 
 # The signals for a supervised process, in order: stop, stop at once, kill.
 ESCALATION = signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL
-# How often a wait for a signal wakes up. When a signal comes just before the main thread goes to
-# sleep, Python runs its handler only at the next wake-up.
+# Seconds after which a wait for a signal wakes up. If a signal comes just before the main thread
+# goes to sleep, Python runs its handler only at the next wake-up.
 _WAKE_SECONDS = 1.0
-# Seconds after the time of its handlers, until a process is killed.
+# Seconds after the handlers' time at which a process is killed.
 _GRACE_SECONDS = 10.0
-# The exit code of a process that another one is to replace: EX_TEMPFAIL of sysexits.h.
+# Exit code of a process that must be replaced: EX_TEMPFAIL of sysexits.h.
 WORN = 75
-# After so many seconds its start is no longer the reason when a process ends.
+# Seconds after its start from which on the end of a process has other reasons than its start.
 _SETTLED_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a process stands: alone, or below one that supervises it.
+    """The place of a process: alone, or below a supervisor.
 
-    ``number``: 0, 1, ... among its siblings. ``parent``: the process id of its supervisor, whose
-    death stops it, or None.
+    ``number``: 0, 1, ... among its siblings. ``parent``: the process id of its supervisor, or None.
+    The death of the supervisor stops the process.
 
-    A supervised process ignores SIGINT, which a terminal sends to all of them, and waits for its
-    supervisor's SIGTERM. SIGTERM and SIGHUP may also come from elsewhere: a service manager and a
-    closed terminal send them to each process.
+    A supervised process ignores SIGINT, which a terminal sends to all processes, and waits for its
+    supervisor's SIGTERM. SIGTERM and SIGHUP may also come from a service manager or a closed
+    terminal, which send them to each process.
     """
 
     number: int = 0
@@ -69,12 +69,12 @@ class Place:
 
     @property
     def force(self) -> signal.Signals | None:
-        """By which its supervisor forces it; None where a second signal that stops it does."""
+        """Signal by which the supervisor forces the process. None if a second signal forces it."""
         return None if self.parent is None else signal.SIGQUIT
 
     @property
     def handled(self) -> tuple[signal.Signals, ...]:
-        """All signals that have a meaning here; what forces, if any, is handled before the rest."""
+        """The signals to handle. The forcing one, if any, comes first."""
         if self.parent is None:
             return ending()
         return signal.SIGQUIT, *(number for number in ending() if number != signal.SIGINT)
@@ -86,16 +86,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How Readers ended: their results, and whether they were asked to (a signal, an orphan)."""
+    """The end of Readers. ``asked``: True if a signal, or the supervisor's death, ended them."""
 
     results: list[StopResult]
     asked: bool
-    # Whether another process is to take its place.
+    # True if another process must take the place of this one.
     worn: bool = False
 
     @property
     def exit_code(self) -> int:
-        """0: asked to stop, and every message was answered. WORN: as the name says. Else 1."""
+        """WORN if ``worn``. 0 if asked to stop and every message was answered. Else 1."""
         if self.worn:
             return WORN
         return 0 if self.asked and all(result.clean for result in self.results) else 1
@@ -110,7 +110,7 @@ class Ending:
 
 
 class StopFlag:
-    """What a loop looks at between its rounds; ``set`` may be the ``stop`` of StopSignals."""
+    """A flag that a loop checks between its rounds. ``set`` may be the ``stop`` of StopSignals."""
 
     def __init__(self) -> None:
         runtime = choose(None)
@@ -125,7 +125,7 @@ class StopFlag:
         return self._event.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it was set before ``seconds`` were over."""
+        """Wait up to ``seconds``. Return True if the flag is set."""
         deadline = self._now() + seconds
         while (left := deadline - self._now()) > 0:
             if self._event.wait(min(left, _WAKE_SECONDS)):
@@ -134,13 +134,13 @@ class StopFlag:
 
 
 class StopSignals:
-    """While it is entered: the first signal is ``stop(timeout)``, the second one ``stop(0)``.
+    """A context manager: the first signal calls ``stop(timeout)``, the second ``stop(0)``.
 
-    A third one ends the process at once, with exit code 128 and its number. SIGHUP counts only as a
-    first one. In a ``place`` with a signal that forces, that one is ``stop(0)``, and repeating
-    another says nothing new. ``stop`` runs in the signal handler, so it must only set something.
-    Outside of the main thread, where Python allows no signal handlers, it does nothing. The
-    handlers before are put back at the end.
+    The third signal ends the process at once, with exit code 128 plus its number. SIGHUP counts
+    only as a first signal. If ``place`` has a forcing signal, that one calls ``stop(0)``, and
+    repetitions of other signals are ignored. ``stop`` runs in the signal handler, so it must only
+    set a flag. On any thread but the main one, Python allows no signal handlers, and this does
+    nothing. The earlier handlers are restored at the end.
     """
 
     def __init__(
@@ -153,8 +153,8 @@ class StopSignals:
         self._handlers = ExitStack()
 
     def __enter__(self) -> StopSignals:
-        with suppress(ValueError):  # not the main thread
-            # The supervisor's SIGTERM must not cut short the end of a process that ends already.
+        with suppress(ValueError):  # On another thread there are no signal handlers.
+            # The supervisor's SIGTERM must not kill a process that is ending already.
             self._handlers.enter_context(
                 handled(self._place.handled, self._handle, is_last=self._place.parent is not None)
             )
@@ -165,13 +165,13 @@ class StopSignals:
 
     @property
     def level(self) -> int:
-        """See Requests; 0 until a signal has come."""
+        """The level of Requests; 0 before the first signal."""
         return self._requests.level
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         level = self._requests.add(number)
         if self._place.force is not None:
-            # The supervisor has told the terminal.
+            # The supervisor has written to the terminal.
             if number == self._place.force:
                 self._stop(0.0)
             elif level == 1:
@@ -192,11 +192,11 @@ def run_readers(
     on_start: Callable[[], object],
     worn: Callable[[], bool],
 ) -> Ending:
-    """Start Readers, wait for a signal, stop them; how they ended.
+    """Start Readers, wait for a signal, and stop them. Return how they ended.
 
-    ``stop_timeout``: seconds for handlers at work after the first signal. ``on_start``: called
-    when all have started. ``worn``: asked each second: whether this process is to be replaced.
-    Raises what made a Reader end by itself; the others are stopped then.
+    ``stop_timeout``: seconds for running handlers after the first signal. ``on_start`` is called
+    after all Readers have started. ``worn`` is called each second and returns True if this process
+    must be replaced. If a Reader ends by itself, the others are stopped and its error is raised.
     """
     group = ReaderGroup(readers)
     orphaned = is_worn = False
@@ -213,7 +213,7 @@ def run_readers(
                     if not is_worn and not signals.level and worn():
                         is_worn = True
                         group.stop(stop_timeout)
-        except BaseException:  # nobody would stop the readers
+        except BaseException:  # No other code would stop the Readers.
             group.stop(0.0)
             raise
         results = group.join()
@@ -222,11 +222,11 @@ def run_readers(
 
 
 def _ended(reader: Reader) -> bool:
-    """Whether it ended within a second."""
+    """Wait a second. Return True if the Reader has ended."""
     try:
         return reader.join(_WAKE_SECONDS) is not None
     except NSQError:
-        return True  # the group has stopped the others, and raises it
+        return True  # The group has stopped the others, and raises the error.
 
 
 def supervise(
@@ -237,41 +237,41 @@ def supervise(
     place: Place | None = None,
     before_fork: Callable[[], object] | None = None,
 ) -> int:
-    """Call ``run`` with its Place, here or in so many child processes; the exit code.
+    """Call ``run`` with its Place, in this process or in child processes. Return the exit code.
 
-    With one process that is all. With more, children are forked, so nothing may have been started
-    here; ``before_fork`` is called before each fork to let go of what must not be shared. A child
-    that a signal killed is replaced after a pause, one that ends with WORN at once; one that ended
-    otherwise ends all the others.
+    One process calls ``run`` itself. Several are forked, so no thread or connection may have been
+    started before. ``before_fork`` is called before each fork, to close what must not be shared. A
+    child that a signal killed is replaced after a pause, and one that ends with WORN at once. A
+    child that ends in another way ends all the others.
     The first signal that ends a program is passed on as SIGTERM, the second as SIGQUIT, which
-    forces, the third kills. Children still there 10 seconds after ``stop_timeout`` are killed. An
-    error of ``before_fork`` is raised when they have ended.
+    forces, and the third kills. Children that still run 10 seconds after ``stop_timeout`` are
+    killed. An error of ``before_fork`` is raised after all children have ended.
 
-    The code is 0 when it was asked to stop and every child ended with 0, else 1.
+    The code is 0 if a signal asked to stop and every child ended with 0, else 1.
     """
     place = place or Place()
     if processes == 1:
         code = run(place)
-        # Whoever started it starts it again.
+        # A single process has no supervisor here. Its service manager starts it again.
         return 0 if code == WORN else code
     return _Supervisor(run, processes, stop_timeout, place, before_fork).run()
 
 
 @dataclass(slots=True)
 class _Child:
-    """One of the processes, over its replacements."""
+    """A child process, including its replacements."""
 
     number: int
     delays: ReconnectDelays = field(
         default_factory=lambda: ReconnectDelays(initial=1.0, maximum=30.0, rng=random.Random())
     )
     pid: int | None = None
-    # When it was started, or is due to be.
+    # Time of its last start, or of the next one.
     at: float = 0.0
 
 
 class _Supervisor:
-    """The parent of several processes. Its handlers only put the number into a queue."""
+    """The parent of several processes. Its signal handlers only put the number into a queue."""
 
     def __init__(
         self,
@@ -290,7 +290,9 @@ class _Supervisor:
         self._words = runtime.timed_queue()
         self._children = [_Child(number) for number in range(processes)]
         self._requests = Requests()
+        # True if a child ended by itself, or badly after a signal: the exit code is 1.
         self._failed = False
+        # Time at which children are killed; None until all are asked to end.
         self._kill_at: float | None = None
 
     def run(self) -> int:
@@ -303,10 +305,10 @@ class _Supervisor:
         return 0 if self._requests.level and not self._failed else 1
 
     def _watch_to_the_end(self) -> None:
-        """As ``_watch()``; whatever is raised, no child is left."""
+        """Call ``_watch()``, and leave no child behind after any error."""
         try:
             self._watch()
-        except BaseException as error:  # no child may be left
+        except BaseException as error:  # The children must end before the error is raised.
             if self._kill_at is None:
                 log.error("stopping, as the supervisor failed: %r", error)
                 self._end_all(signal.SIGTERM)
@@ -319,7 +321,7 @@ class _Supervisor:
                     os.waitpid(child.pid, 0)
 
     def _watch(self) -> None:
-        """Until all were asked to end and have."""
+        """Start and watch the children until all were asked to end and have ended."""
         while self._kill_at is None or any(child.pid for child in self._children):
             self._start_due()
             self._listen()
@@ -340,12 +342,12 @@ class _Supervisor:
         flush()
         child.at = self._now()
         parent = os.getpid()
-        # A signal for the child must not meet our handlers, which it inherits.
+        # The child inherits our handlers, so signals are blocked until it has its own.
         held = signal.pthread_sigmask(signal.SIG_BLOCK, {*self._place.handled, signal.SIGTERM})
         try:
             child.pid = os.fork()
         except OSError as error:
-            # No process left for a while: the others go on, and this one is tried again.
+            # The system may be out of processes for a while. The fork is tried again later.
             pause = child.delays.next()
             child.at = self._now() + pause
             log.error("no process can be started (%s); trying again in %.1f s", error, pause)
@@ -361,14 +363,14 @@ class _Supervisor:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
             code = self._run(Place(child.number, parent))
-        except BaseException:  # noqa: BLE001 - the code above the fork must not go on in the child
+        except BaseException:  # noqa: BLE001 - the child must not return into the parent's code
             traceback.print_exc()
         finally:
-            # The end has the time that a signal leaves.
+            # The end of the child has the same time as after a signal.
             end_child(code, self._stop_timeout + _GRACE_SECONDS)
 
     def _listen(self) -> None:
-        """Wait for a signal, or until there is something else to do."""
+        """Wait for a signal, or until the next child must be started."""
         due = [child.at - self._now() for child in self._children if child.pid is None]
         seconds = _WAKE_SECONDS if self._kill_at is not None else min([_WAKE_SECONDS, *due])
         try:
@@ -410,12 +412,12 @@ class _Supervisor:
 
     def _ended(self, child: _Child, pid: int, code: int) -> None:
         if self._kill_at is not None:
-            # The signal itself ends one that had not come to its own handler: it had begun nothing.
+            # A signal kills a child that has no handler yet. Such a child had begun no message.
             if code not in (0, WORN, -signal.SIGTERM, -signal.SIGHUP):
                 self._failed = True
             return
         if code == WORN:
-            # It has said why, and another one takes its place at once.
+            # The child has printed the reason, and another one takes its place at once.
             child.delays.reset()
             child.at = self._now()
             log.info("process %d was replaced as asked", pid)

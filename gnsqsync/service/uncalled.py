@@ -1,6 +1,6 @@
-"""The failure of what must come before the call of a handler, such as a transaction's begin.
+"""Failures before the call of a handler, such as at the begin of its transaction.
 
-A database that is away then costs a message no try. Knows handlers; knows no database.
+They cost a message no attempt, so a database may be away. Knows handlers. Knows no database.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ P = ParamSpec("P")
 
 @contextmanager
 def unless_called(function: Callable[P, object]) -> Iterator[Callable[P, object]]:
-    """Yield the function of a handler, to be called once within the block.
+    """Yield the function of a handler. The block calls it once.
 
     Raises:
         Uncalled: The block raised an exception before it called the function. Reject, Discard and
-            Requeue say themselves what becomes of the message, and are raised as they are.
+            Requeue are raised unchanged, because they decide about the message themselves.
     """
     has_begun = False
 

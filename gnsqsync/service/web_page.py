@@ -1,6 +1,6 @@
-"""A small web server on a thread of its own: GET and HEAD of a few paths, and nothing else.
+"""A small web server on a thread of its own, for GET and HEAD of a few paths.
 
-Knows WSGI and sockets; must not know what its pages show.
+Knows WSGI and sockets. Must not know what its pages show.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Page", "served", "text_page"]
 
 Page: TypeAlias = WSGIApplication
 
-# Seconds for a client that says nothing.
+# Seconds for which a client may be silent.
 _REQUEST_SECONDS = 10.0
 
 
@@ -28,20 +28,20 @@ class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def server_bind(self) -> None:
-        # Not HTTPServer's, which looks the name of the host up; that may take long.
+        # HTTPServer's method would look up the host name, which may take long.
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
         self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has left is no news; what a page raises wsgiref has answered with 500."""
+        """Ignore clients that have left. wsgiref has answered errors of pages with 500."""
 
 
 class _Handler(WSGIRequestHandler):
     timeout = _REQUEST_SECONDS
 
     def parse_request(self) -> bool:
-        """Read the headers. Return False, after a 400, if they say twice where the body ends."""
+        """Read the headers. Return False, after a 400, if they give the body's end twice."""
         connection = self.rfile
         headers = HeaderLines(connection)
         self.rfile = cast("Any", headers)
@@ -58,13 +58,13 @@ class _Handler(WSGIRequestHandler):
         return str(self.client_address[0])
 
     def log_message(self, format: str, *args: Any) -> None:
-        """A probe each few seconds is no news."""
+        """Log nothing, because a probe comes every few seconds."""
 
 
 def _plain(
     start_response: Any, status: str, lines: Iterable[str], *headers: tuple[str, str]
 ) -> list[bytes]:
-    """An answer of lines."""
+    """Answer lines of plain text."""
     body = "".join(f"{line}\n" for line in lines).encode()
     length = ("Content-Length", str(len(body)))
     start_response(status, [("Content-Type", "text/plain; charset=utf-8"), length, *headers])
@@ -72,7 +72,7 @@ def _plain(
 
 
 def text_page(look: Callable[[], tuple[bool, Iterable[str]]]) -> Page:
-    """A page of lines: 200 where ``look()`` says True, else 503. Nobody may keep it."""
+    """Return a page of lines: 200 if ``look()`` returns True, else 503. No cache may keep it."""
 
     def page(environ: Any, start_response: Any) -> Iterable[bytes]:
         good, lines = look()
@@ -83,7 +83,7 @@ def text_page(look: Callable[[], tuple[bool, Iterable[str]]]) -> Page:
 
 
 def _site(pages: Mapping[str, Page]) -> Page:
-    """The pages by their paths; 404 for any other path, 405 for any other method."""
+    """Return a site of the pages by path: 404 for any other path, 405 for any other method."""
 
     def site(environ: Any, start_response: Any) -> Iterable[bytes]:
         method = environ["REQUEST_METHOD"]
@@ -104,9 +104,9 @@ def _site(pages: Mapping[str, Page]) -> Page:
 
 @contextlib.contextmanager
 def served(host: str, port: int, pages: Mapping[str, Page]) -> Iterator[int]:
-    """Serve ``pages`` by path while it is entered; its port, which for 0 is one of the kernel's.
+    """Serve ``pages`` by path inside of the block. Yield the port, which the kernel chooses for 0.
 
-    OSError when the address cannot be had.
+    OSError if the address cannot be bound.
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, address = found[0]

@@ -25,18 +25,19 @@ class Around:
 
     def __init__(self, middlewares: Sequence[Middleware], headers: bool) -> None:
         self._middlewares = overriding(middlewares, "publish")
-        self._headers = headers
+        # True if bodies go into envelopes.
+        self.has_headers: bool = headers
 
     @property
     def is_plain(self) -> bool:
         """Whether there is nothing around."""
-        return not self._middlewares and not self._headers
+        return not self._middlewares and not self.has_headers
 
     def check(self, headers: Mapping[str, str] | None) -> None:
         """ConfigError for headers that the Writer has not, or that the envelope refuses."""
         if headers is None:
             return
-        if not self._headers:
+        if not self.has_headers:
             raise ConfigError(
                 "headers are given, and the Writer has none: Writer(headers=True) puts each body"
                 " into an envelope, which Readers with headers=True open"
@@ -64,13 +65,13 @@ class Around:
         publication = Publication(
             topic,
             [check_body(body, max_size) for body in bodies],
-            dict(headers or {}) if self._headers else None,
+            dict(headers or {}) if self.has_headers else None,
             defer,
         )
 
         def send_encoded(publication: Publication) -> Future[None] | None:
             encoded = [*publication.bodies]
-            if self._headers:
+            if self.has_headers:
                 encoded = _in_envelopes(encoded, publication.headers or {})
             return send(publication, encoded)
 

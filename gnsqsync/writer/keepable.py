@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from gnsqsync.addresses import AddressLike
 from gnsqsync.stats import WriterStats
+from gnsqsync.writer.encoder import Encoder
 from gnsqsync.writer.memory import CapturedMessage, MemoryWriter
 from gnsqsync.writer.writer import Writer
 
@@ -56,6 +57,11 @@ class KeepableWriter(Writer):
         current = self._current()
         publish_async = super().publish_async if current is self else current.publish_async
         return publish_async(topic, body, **options)
+
+    @property
+    def encoder(self) -> Encoder:
+        current = self._current()
+        return super().encoder if current is self else current.encoder
 
     def connect(self, timeout: float | None = None) -> None:
         current = self._current()

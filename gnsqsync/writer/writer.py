@@ -34,6 +34,7 @@ from gnsqsync.stats import WriterStats
 from gnsqsync.wire import commands
 from gnsqsync.writer.around import Around
 from gnsqsync.writer.copies import CopyingPublisher
+from gnsqsync.writer.encoder import Encoder
 from gnsqsync.writer.events import Events
 from gnsqsync.writer.publisher import Publisher
 
@@ -364,16 +365,12 @@ class Writer:
         self._events.await_outcome(future, topic, began)
         return future
 
-    def _check(
-        self,
-        topic: str,
-        body: bytes | str,
-        defer: float | None,
-        headers: Mapping[str, str] | None,
-    ) -> None:
-        """For what is published later: raises ConfigError as a publish would."""
-        self._encode(topic, body, defer)
-        self._around.check(headers)
+    @property
+    def encoder(self) -> Encoder:
+        """The rules for a message, for code that stores messages and publishes them later."""
+        return Encoder(
+            self._around, self._max_msg_size, self._encode, self._publish, self._publish_many
+        )
 
     def _encode(self, topic: str, body: bytes | str, defer: float | None) -> bytes:
         if type(topic) is not str:

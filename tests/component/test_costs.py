@@ -90,7 +90,7 @@ def settle(world: World, runtime: CountingRuntime) -> None:
     before = Counts()
     while before != runtime.counts:
         before = runtime.counts - Counts()
-        world.sleep(0.5)
+        world.sleep(0.25)
 
 
 def burst(
@@ -110,14 +110,14 @@ def burst(
         world.eventually(lambda: nsqd.received("RDY"))
         server = nsqd.connections[0]
         messages = b"".join(message_frame(b"x" * 100) for _ in range(count))
-        for n in range(1, 6):
+        for n in range(1, 4):
             server.send(messages)
             finished(world, nsqd, n * count)
         settle(world, runtime)
         # The least of them: another process that takes the processor away makes the handler look
         # slow, and the next chunks small; and has a timer look that is counted, too.
         runs = []
-        for n in range(6, 10):
+        for n in range(4, 7):
             with runtime.measure() as counts:
                 server.send(messages)
                 finished(world, nsqd, n * count)

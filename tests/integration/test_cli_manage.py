@@ -13,7 +13,8 @@ import pytest
 
 from gnsqsync import LookupdHTTP, NsqdHTTP
 from gnsqsync.cli.app import COMMANDS, gnsqsync
-from tests.integration.test_cli import command, environment, http, run, sentence, tcp
+from tests.integration.test_cli import command, environment, http, sentence, tcp
+from tests.support.commands import Commands
 from tests.support.servers import Site, unique
 
 
@@ -36,67 +37,67 @@ def test_no_letter_has_two_meanings() -> None:
     assert {letter: words for letter, words in meanings.items() if len(words) != 1} == {}
 
 
-def test_the_life_of_a_topic_and_a_channel(site: Site) -> None:
+def test_the_life_of_a_topic_and_a_channel(commands: Commands, site: Site) -> None:
     nsqd, topic = site.nsqd(), unique()
     where = ("-H", http(nsqd))
     with NsqdHTTP(nsqd.http_address) as client:
-        assert run("topic", "create", topic, *where).returncode == 0
-        assert run("channel", "create", topic, "c", *where).returncode == 0
-        assert run("topic", "pause", topic, *where).returncode == 0
-        assert run("channel", "pause", topic, "c", *where).returncode == 0
+        assert commands("topic", "create", topic, *where).returncode == 0
+        assert commands("channel", "create", topic, "c", *where).returncode == 0
+        assert commands("topic", "pause", topic, *where).returncode == 0
+        assert commands("channel", "pause", topic, "c", *where).returncode == 0
         (found,) = client.stats(topic).topics
         assert found.paused and found.channels[0].paused
         client.pub(topic, b"x")
-        assert run("topic", "empty", topic, "--yes", *where).returncode == 0
-        assert run("topic", "unpause", topic, *where).returncode == 0
+        assert commands("topic", "empty", topic, "--yes", *where).returncode == 0
+        assert commands("topic", "unpause", topic, *where).returncode == 0
         client.pub(topic, b"x")
         site.eventually(lambda: client.stats(topic).topics[0].channels[0].depth == 1)
-        assert run("channel", "empty", topic, "c", "--yes", *where).returncode == 0
-        assert run("channel", "unpause", topic, "c", *where).returncode == 0
+        assert commands("channel", "empty", topic, "c", "--yes", *where).returncode == 0
+        assert commands("channel", "unpause", topic, "c", *where).returncode == 0
         (found,) = client.stats(topic).topics
         assert not found.paused and not found.channels[0].paused
         assert (found.depth, found.channels[0].depth) == (0, 0)
-        assert run("channel", "delete", topic, "c", "--yes", *where).returncode == 0
+        assert commands("channel", "delete", topic, "c", "--yes", *where).returncode == 0
         assert client.stats(topic).topics[0].channels == ()
-        result = run("topic", "delete", topic, "--yes", *where)
+        result = commands("topic", "delete", topic, "--yes", *where)
         assert result.returncode == 0 and b"deleted" in result.stdout
         assert client.stats(topic).topics == ()
 
 
-def test_with_nsqlookupd_as_nsqadmin_does_it(site: Site) -> None:
+def test_with_nsqlookupd_as_nsqadmin_does_it(commands: Commands, site: Site) -> None:
     lookupd = site.own_nsqlookupd()
     nsqd, topic = site.own_nsqd(f"-lookupd-tcp-address={tcp(lookupd)}"), unique()
     where = ("-l", http(lookupd))
     with NsqdHTTP(nsqd.http_address) as client, LookupdHTTP(lookupd.http_address) as asked:
-        assert run("topic", "create", topic, *where).returncode == 0
+        assert commands("topic", "create", topic, *where).returncode == 0
         assert topic in asked.topics() and client.stats(topic).topics == ()
         client.create_topic(topic)
         site.eventually(lambda: len(asked.lookup(topic).producers) == 1)
-        assert run("channel", "create", topic, "c", *where).returncode == 0
+        assert commands("channel", "create", topic, "c", *where).returncode == 0
         assert client.stats(topic).topics[0].channels[0].channel_name == "c"
-        assert run("topic", "delete", topic, "--yes", *where).returncode == 0
+        assert commands("topic", "delete", topic, "--yes", *where).returncode == 0
         assert client.stats(topic).topics == ()
         site.eventually(lambda: topic not in asked.topics())
 
 
 @pytest.mark.parametrize("action", ["delete", "empty", "pause", "unpause"])
-def test_of_an_unknown_topic(site: Site, action: str) -> None:
+def test_of_an_unknown_topic(commands: Commands, site: Site, action: str) -> None:
     words = ["--yes"] if action in ("delete", "empty") else []
-    result = run("topic", action, unique("none"), "-H", http(site.nsqd()), *words)
+    result = commands("topic", action, unique("none"), "-H", http(site.nsqd()), *words)
     assert result.returncode == 1
     assert "no such topic" in sentence(result)
 
 
-def test_a_partial_failure_names_each_server(site: Site) -> None:
+def test_a_partial_failure_names_each_server(commands: Commands, site: Site) -> None:
     nsqd, topic = site.nsqd(), unique()
-    result = run("topic", "create", topic, "-H", http(nsqd), "-H", "127.0.0.1:1")
+    result = commands("topic", "create", topic, "-H", http(nsqd), "-H", "127.0.0.1:1")
     assert result.returncode == 1
     assert http(nsqd) in result.stdout.decode()
     assert "127.0.0.1:1" in sentence(result)
 
 
-def test_without_a_terminal_nothing_is_thrown_away_unasked(site: Site) -> None:
-    result = run("topic", "delete", "t", "-H", http(site.nsqd()))
+def test_without_a_terminal_nothing_is_thrown_away_unasked(commands: Commands, site: Site) -> None:
+    result = commands("topic", "delete", "t", "-H", http(site.nsqd()))
     assert result.returncode == 2
     assert "--yes" in sentence(result) and sentence(result).count("\n") == 1
 
@@ -153,41 +154,41 @@ def test_nothing_moves_while_a_person_types(site: Site, typed: bool) -> None:
 
 
 @pytest.mark.parametrize("action", ["create", "delete"])
-def test_a_bad_name_is_one_sentence(action: str) -> None:
-    assert run("topic", action, "no spaces", "-H", "127.0.0.1:1").returncode == 2
+def test_a_bad_name_is_one_sentence(commands: Commands, action: str) -> None:
+    assert commands("topic", action, "no spaces", "-H", "127.0.0.1:1").returncode == 2
 
 
-def test_ports_that_are_taken_for_each_other(site: Site) -> None:
+def test_ports_that_are_taken_for_each_other(commands: Commands, site: Site) -> None:
     nsqd = site.nsqd()
-    result = run("stat", "--once", "-H", tcp(nsqd))
+    result = commands("stat", "--once", "-H", tcp(nsqd))
     assert result.returncode == 1
     assert "4150" in result.stdout.decode() and "4151" in result.stdout.decode()
-    result = run("pub", unique(), "-t", http(nsqd), stdin=b"x\n")
+    result = commands("pub", unique(), "-t", http(nsqd), stdin=b"x\n")
     assert result.returncode == 1
     assert "HTTP port" in sentence(result)
 
 
-def test_stat_of_an_unknown_topic(site: Site) -> None:
-    result = run("stat", "--once", unique("none"), "-H", http(site.nsqd()))
+def test_stat_of_an_unknown_topic(commands: Commands, site: Site) -> None:
+    result = commands("stat", "--once", unique("none"), "-H", http(site.nsqd()))
     assert result.returncode == 1
     assert "no such topic" in sentence(result)
 
 
-def test_pub_deferred_to_the_nsqds_that_nsqlookupd_lists(site: Site) -> None:
+def test_pub_deferred_to_the_nsqds_that_nsqlookupd_lists(commands: Commands, site: Site) -> None:
     lookupd = site.own_nsqlookupd()
     nsqd, topic = site.own_nsqd(f"-lookupd-tcp-address={tcp(lookupd)}"), unique()
     with NsqdHTTP(nsqd.http_address) as client, LookupdHTTP(lookupd.http_address) as asked:
         client.create_topic(topic)
         client.create_channel(topic, "c")
         site.eventually(lambda: len(asked.nodes()) == 1)
-        result = run("pub", topic, "--defer", "60", "-l", http(lookupd), stdin=b"one\n")
+        result = commands("pub", topic, "--defer", "60", "-l", http(lookupd), stdin=b"one\n")
         assert result.returncode == 0, result.stderr
         assert b"published 1 message (3 bytes)" in result.stdout
         site.eventually(lambda: client.stats(topic).topics[0].channels[0].deferred_count == 1)
 
 
 @pytest.mark.parametrize("value", ["-1", "nan", "soon", "inf"])
-def test_pub_with_a_bad_defer(value: str) -> None:
-    result = run("pub", "t", f"--defer={value}")
+def test_pub_with_a_bad_defer(commands: Commands, value: str) -> None:
+    result = commands("pub", "t", f"--defer={value}")
     assert result.returncode == 2
     sentence(result)

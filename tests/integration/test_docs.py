@@ -264,6 +264,19 @@ def test_embedded_in_tests(run: Run, tmp_path: Path) -> None:
     assert "skipped" not in output
 
 
+def test_sqlite_outbox(run: Run, example: Callable[..., Path], nsqd: Nsqd, tmp_path: Path) -> None:
+    path = example("sqlite_outbox.py")
+    output = run(str(path)).end()
+    assert output.splitlines() == [
+        "order 7 is there already, and leads to one message",
+        "published 1",
+    ]
+    (topic,) = NsqdHTTP(nsqd.http_address).stats().topics
+    assert (topic.topic_name, topic.message_count) == ("orders", 1)
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(r"\._[a-z]|import _", text), "an integration needs no private name"
+
+
 def test_flask_app(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
     example("flask_app.py")
     program = run("-m", "flask", "--app", "flask_app", "run", "--port", "0")

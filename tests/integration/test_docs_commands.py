@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 import re
 import shlex
 import subprocess
@@ -25,9 +26,9 @@ from gnsqsync.flask.commands import commands_of as flask_commands_of
 from tests.support.texts import DOCS, PAGES, ROOT, code_blocks, name_of, project
 
 SEPARATORS = set("|&;()<>")
-# A manage.py.
+# A manage.py: prints a dictionary of the help of commands, by their words.
 DJANGO = """
-import sys
+import contextlib, io, json, sys
 import django
 from django.conf import settings
 from django.core.management import execute_from_command_line
@@ -36,7 +37,12 @@ apps = ["gnsqsync.django", "gnsqsync.django.inbox", "gnsqsync.django.outbox"]
 if django.VERSION >= (6,):
     apps.append("gnsqsync.django.tasks")
 settings.configure(INSTALLED_APPS=apps, GNSQSYNC={})
-execute_from_command_line(["manage.py", *sys.argv[1:]])
+found = {}
+for words in sys.argv[1:]:
+    with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.suppress(SystemExit):
+        execute_from_command_line(["manage.py", *words.split(), "--help"])
+    found[words] = output.getvalue()
+print(json.dumps(found))
 """
 
 
@@ -84,16 +90,8 @@ def options_of(command: click.Command) -> set[str]:
     return found
 
 
-def options_of_help(*arguments: str) -> set[str]:
-    done = subprocess.run(
-        [sys.executable, *arguments, "--help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", done.stdout))
+def options_of_help(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", text))
 
 
 def test_commands_of_gnsqsync() -> None:
@@ -122,22 +120,40 @@ def test_commands_of_gnsqsync() -> None:
 
 
 @cache
-def django_options(*words: str) -> set[str]:
-    return options_of_help("-c", DJANGO, *words)
-
-
-def test_commands_of_django() -> None:
-    seen = set()
+def commands_of_django() -> dict[str, list[tuple[str, set[str]]]]:
+    """Page and options of each use in the texts, by the command and what it has below."""
+    found: dict[str, list[tuple[str, set[str]]]] = {}
     for page, words in commands():
         if "manage.py" in words and (name := words[words.index("manage.py") + 1])[:4] == "nsq_":
             if name == "nsq_tasks" and django.VERSION < (6,):
                 continue
             rest = words[words.index(name) + 1 :]
-            told = options_in(rest)
             # It has commands of its own.
             below = rest[:1] if name == "nsq_dead_letters" else []
-            assert told <= django_options(name, *below), f"{page}: {name} {told}"
-            seen.add(name)
+            found.setdefault(" ".join([name, *below]), []).append((page, options_in(rest)))
+    return found
+
+
+@cache
+def django_options() -> dict[str, set[str]]:
+    """Options of these commands, from one process for all of them."""
+    done = subprocess.run(
+        [sys.executable, "-c", DJANGO, *commands_of_django()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    helps: dict[str, str] = json.loads(done.stdout)
+    return {name: options_of_help(text) for name, text in helps.items()}
+
+
+def test_commands_of_django() -> None:
+    for name, uses in commands_of_django().items():
+        for page, told in uses:
+            assert told <= django_options()[name], f"{page}: {name} {told}"
+    seen = {name.split()[0] for name in commands_of_django()}
     named = {"nsq_consume", "nsq_publish", "nsq_stat", "nsq_relay", "nsq_health"}
     assert seen >= named | {"nsq_dead_letters"}
 
@@ -149,7 +165,7 @@ def test_the_unit_of_systemd() -> None:
     service = unit["Service"]
     words = service["ExecStart"].split()
     name = words[words.index("manage.py") + 1]
-    assert options_in(words) <= django_options(name)
+    assert options_in(words) <= django_options()[name]
     patience = float(words[words.index("--shutdown-timeout") + 1])
     assert patience < float(service["TimeoutStopSec"])
 
@@ -169,8 +185,11 @@ def test_commands_of_flask() -> None:
     assert seen == set(flask_group.commands)
 
 
-@pytest.mark.parametrize("module", ["tests.bench", "tests.spark.kills", "tests.spark.cluster"])
-def test_commands_of_the_checkout(module: str) -> None:
+@pytest.mark.parametrize(
+    "place", ["tests.bench.__main__", "tests.spark.kills", "tests.spark.cluster"]
+)
+def test_commands_of_the_checkout(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module = place.removesuffix(".__main__")
     told: set[str] = set()
     found = False
     for _, words in commands():
@@ -178,7 +197,9 @@ def test_commands_of_the_checkout(module: str) -> None:
             found = True
             told |= options_in(words[3:])
     assert found
-    assert told <= options_of_help("-m", module)
+    with pytest.raises(SystemExit):
+        import_module(place).arguments(["--help"])
+    assert told <= options_of_help(capsys.readouterr().out)
 
 
 def test_extras_exist() -> None:

@@ -230,7 +230,7 @@ def test_a_method_of_a_watched_writer_holds_it_and_no_longer(
 
 def test_a_process_that_has_no_port_left() -> None:
     exposed = Exposed("65535")
-    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:65536: ports end with 65535"):
+    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:65536: the highest port is 65535"):
         with exposed.serve([], 1, print):
             pass
 

@@ -1,7 +1,8 @@
 """The process in which histories run: its clocks, its chance and its HTTP belong to the simulation.
 
 ``install()`` comes before the first import of gnsqsync. ``enter()`` makes a scheduler and a network
-the ones that count; a process enters once, since each history has a process of its own.
+the ones that count; a process enters once, since each history has a process of its own. A test is
+``entered()``: it leaves the process as it was.
 """
 
 from __future__ import annotations
@@ -11,9 +12,14 @@ import io
 import os
 import random
 import sys
+import threading
 import time
-from collections.abc import Iterable
+from _thread import get_ident
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from tests.simulation import points
 
@@ -21,10 +27,12 @@ if TYPE_CHECKING:
     from tests.simulation.network import Network, SimSocket
     from tests.simulation.scheduler import Scheduler
 
-__all__ = ["enter", "install", "real_monotonic", "restart_fixed"]
+__all__ = ["enter", "entered", "install", "real_monotonic", "restart_fixed"]
 
 real_monotonic = time.monotonic
 _real_wall = time.time
+_real_current_thread = threading.current_thread
+_real_sleep = time.sleep
 _real_getpid = os.getpid
 _Random = random.Random
 
@@ -34,6 +42,7 @@ class _World:
     network: Network | None = None
     # Of the process that runs the history; a fork has another one.
     pid = 0
+    thread = 0
     # Where os.urandom and Random() without a seed get theirs.
     chance = _Random(0)
 
@@ -51,8 +60,8 @@ def install(changes: Iterable[points.Change] = ()) -> None:
     time.monotonic = _monotonic
     time.perf_counter = _monotonic
     time.time = _wall
-    time.time_ns = lambda: int(_wall() * 1e9)
-    time.monotonic_ns = lambda: int(_monotonic() * 1e9)
+    time.time_ns = _wall_ns
+    time.monotonic_ns = _monotonic_ns
     time.sleep = _no_sleep
     random.Random = _SeededRandom  # type: ignore[misc]
     os.urandom = lambda size: _World.chance.randbytes(size)
@@ -65,20 +74,89 @@ def enter(scheduler: Scheduler, network: Network, seed: str) -> None:
     _World.scheduler = scheduler
     _World.network = network
     _World.pid = _real_getpid()
+    _World.thread = get_ident()
     _World.chance = _Random(f"chance {seed}")
     random.seed(f"module {seed}")
     # Collected where the history says so.
     gc.disable()
 
 
+@contextmanager
+def entered(scheduler: Scheduler, network: Network, seed: str) -> Iterator[None]:
+    """Let a scheduler and a network count inside, for the code of the calling thread.
+
+    gnsqsync is imported already, so there are no points between its lines.
+    """
+    from gnsqsync.http import transport, user_session
+    from gnsqsync.reader import timings
+
+    state, collects = random.getstate(), gc.isenabled()
+    with ExitStack() as changes:
+        for name, function in (
+            ("monotonic", _monotonic),
+            ("perf_counter", _monotonic),
+            ("time", _wall),
+            ("time_ns", _wall_ns),
+            ("monotonic_ns", _monotonic_ns),
+            ("sleep", _sleep),
+        ):
+            changes.enter_context(patch.object(time, name, function))
+        changes.enter_context(patch.object(threading, "current_thread", _current_thread))
+        changes.enter_context(patch.object(timings, "time", _wall))
+        changes.enter_context(patch.object(random, "Random", _SeededRandom))
+        sim_call, has_something = _sim_http()
+        for module in (transport, user_session):
+            changes.enter_context(patch.object(module, "Call", sim_call))
+        changes.enter_context(patch("urllib3.util.wait.wait_for_socket", has_something))
+        enter(scheduler, network, seed)
+        try:
+            yield
+        finally:
+            _World.scheduler = _World.network = None
+            random.setstate(state)
+            if collects:
+                gc.enable()
+
+
 def _monotonic() -> float:
     scheduler = _World.scheduler
-    return real_monotonic() if scheduler is None else scheduler.monotonic()
+    return real_monotonic() if scheduler is None or _is_foreign() else scheduler.monotonic()
 
 
 def _wall() -> float:
     scheduler = _World.scheduler
-    return _real_wall() if scheduler is None else scheduler.wall()
+    return _real_wall() if scheduler is None or _is_foreign() else scheduler.wall()
+
+
+def _is_foreign() -> bool:
+    """Return True in a thread that is no part of the simulation, as one of pytest-xdist."""
+    return get_ident() != _World.thread
+
+
+def _monotonic_ns() -> int:
+    return int(_monotonic() * 1e9)
+
+
+def _wall_ns() -> int:
+    return int(_wall() * 1e9)
+
+
+def _current_thread() -> Any:
+    """Name the task that runs, for log lines and for tests that ask who called."""
+    thread = _real_current_thread()
+    scheduler = _World.scheduler
+    if scheduler is None or scheduler.current is None or _is_foreign():
+        return thread
+    return SimpleNamespace(name=scheduler.current.name, ident=thread.ident)
+
+
+def _sleep(seconds: float) -> None:
+    """Let virtual time pass."""
+    scheduler = _World.scheduler
+    if scheduler is None or _is_foreign():
+        _real_sleep(seconds)
+    else:
+        scheduler.park("its time", scheduler.now + seconds)
 
 
 def _no_sleep(seconds: float) -> None:
@@ -162,6 +240,13 @@ class SimHTTPSocket:
 def _install_http() -> None:
     import urllib3.util.wait
 
+    from gnsqsync.runtime import call
+
+    call.Call, urllib3.util.wait.wait_for_socket = _sim_http()  # type: ignore[misc]
+
+
+def _sim_http() -> tuple[Any, Any]:
+    """Return the simulated ``Call``, and the ``wait_for_socket`` of urllib3."""
     from gnsqsync.addresses import Address
     from gnsqsync.runtime import call
 
@@ -197,5 +282,4 @@ def _install_http() -> None:
             for sock in self._sockets:
                 sock.shutdown()
 
-    call.Call = SimCall  # type: ignore[misc]
-    urllib3.util.wait.wait_for_socket = lambda sock, *args, **options: sock.has_something
+    return SimCall, lambda sock, *args, **options: sock.has_something

@@ -90,8 +90,8 @@ FAULTS: dict[str, DeliberateFault] = {
     "a lock left out of the send": _fault(
         "two senders mix their bytes",
         "connection.send_queue",
-        "        if self.slots or self.commands or not lock.acquire(False):\n",
-        "        lock.acquire(False)\n        if self.slots or self.commands:\n",
+        "            if self.slots or self.commands or not lock.acquire(False):\n",
+        "            lock.acquire(False)\n            if self.slots or self.commands:\n",
     ),
     "a wait without a deadline": _fault(
         "a publish waits for an nsqd that says nothing, for ever",

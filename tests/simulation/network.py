@@ -282,11 +282,8 @@ class Network:
         self._cut.pop((source, target), None)
         for end in list(self._ends):
             if end.host == source and end.peer.host == target and end.way.held:
-                held, end.way.held = end.way.held, deque()
                 when = self.scheduler.now + self.rng.uniform(0.0, 0.5)
-                for arrival in held:
-                    self.scheduler.at(when, self._arrive(end, arrival))
-                end.way.arrives_at = when
+                self.scheduler.at(when, lambda end=end: self._arrive_again(end))
 
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cut
@@ -323,15 +320,28 @@ class Network:
 
     def _arrive(self, end: End, arrival: _Arrival) -> _Arrival:
         def arrive() -> None:
+            # Behind what is held, also when the link is whole again: TCP keeps the order.
             if end.way.held or self.is_cut(end.host, end.peer.host):
                 end.way.held.append(arrival)
-            elif not end.peer.is_gone:
-                arrival()
-            elif end.peer.host not in self.off:
-                # The machine is on again, and does not know the connection.
-                end.reset_arrives()
+            else:
+                self._deliver(end, arrival)
 
         return arrive
+
+    def _arrive_again(self, end: End) -> None:
+        """Deliver what was held, unless the link is cut once more."""
+        if self.is_cut(end.host, end.peer.host):
+            return
+        held, end.way.held = end.way.held, deque()
+        for arrival in held:
+            self._deliver(end, arrival)
+
+    def _deliver(self, end: End, arrival: _Arrival) -> None:
+        if not end.peer.is_gone:
+            arrival()
+        elif end.peer.host not in self.off:
+            # The machine is on again, and does not know the connection.
+            end.reset_arrives()
 
     def closed(self, end: End) -> None:
         self.open.pop(end, None)

@@ -19,7 +19,7 @@ from tests.simulation.scheduler import Scheduler, SimTask
 if TYPE_CHECKING:
     from tests.simulation.network import Network
 
-__all__ = ["SimRuntime"]
+__all__ = ["SimRuntime", "Waiters"]
 
 
 class SimRuntime(base.Runtime):
@@ -114,16 +114,16 @@ class SimRuntime(base.Runtime):
 class _Task:
     def __init__(self, scheduler: Scheduler, task: SimTask) -> None:
         self._scheduler = scheduler
-        self._task = task
+        self.task = task
         self.name = task.name
 
     @property
     def alive(self) -> bool:
-        return not self._task.ended
+        return not self.task.ended
 
     @property
     def is_current(self) -> bool:
-        return self._scheduler.current is self._task
+        return self._scheduler.current is self.task
 
     def join(self, timeout: float | None = None) -> bool:
         if self.is_current:
@@ -133,25 +133,25 @@ class _Task:
         until = None if timeout is None else scheduler.now + max(0.0, timeout)
         me = scheduler.current
         assert me is not None
-        while not self._task.ended:
+        while not self.task.ended:
             if until is not None and scheduler.now >= until:
                 return False
-            self._task.joiners.append(me)
+            self.task.joiners.append(me)
             try:
                 scheduler.park(f"the end of {self.name}", until)
             finally:
-                self._task.joiners.remove(me)
+                self.task.joiners.remove(me)
         return True
 
     def stack(self) -> str:
-        frame = self._task.greenlet.gr_frame
+        frame = self.task.greenlet.gr_frame
         return "" if frame is None else "".join(traceback.format_stack(frame))
 
     def __repr__(self) -> str:
         return f"<simulated task {self.name}{'' if self.alive else ' ended'}>"
 
 
-class _Waiters:
+class Waiters:
     """Tasks that wait for one thing. All are woken, and look for themselves."""
 
     __slots__ = ("scheduler", "tasks", "what")
@@ -192,7 +192,7 @@ class _Lock:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._waiters = _Waiters(scheduler, "a lock")
+        self._waiters = Waiters(scheduler, "a lock")
         self._is_held = False
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -234,7 +234,7 @@ class _Mutex:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._waiters = _Waiters(scheduler, "a mutex")
+        self._waiters = Waiters(scheduler, "a mutex")
         self._owner: SimTask | None = None
         self._depth = 0
 
@@ -268,7 +268,7 @@ class _Mutex:
 class _Event:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._waiters = _Waiters(scheduler, "an event")
+        self._waiters = Waiters(scheduler, "an event")
         self._is_set = False
 
     def set(self) -> None:
@@ -304,7 +304,7 @@ class _Event:
 class _Latch:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._waiters = _Waiters(scheduler, "a latch")
+        self._waiters = Waiters(scheduler, "a latch")
         self.released = False
 
     def release(self) -> None:
@@ -320,7 +320,7 @@ class _Latch:
 class _Queue:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._waiters = _Waiters(scheduler, "a queue")
+        self._waiters = Waiters(scheduler, "a queue")
         self._items: deque[Any] = deque()
 
     def put(self, item: Any) -> None:

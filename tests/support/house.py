@@ -7,6 +7,7 @@ files only.
 from __future__ import annotations
 
 import ast
+import functools
 import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -35,8 +36,9 @@ class Import(NamedTuple):
     types_only: bool
 
 
+@functools.cache
 def sources() -> dict[str, str]:
-    """Every module of the package by its dotted name."""
+    """Return the source of every module of the package by its dotted name."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
@@ -45,30 +47,42 @@ def sources() -> dict[str, str]:
     return found
 
 
-def imports(name: str, source: str, modules: Iterable[str]) -> Iterator[Import]:
-    """All imports of a module, those inside functions too."""
-    known = set(modules)
+# The tests ask for the same sources again and again, and parsing them takes a second.
+@functools.cache
+def _statements(source: str) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """Return all imports of a source, each with True if it is for types only."""
+    found: list[tuple[ast.Import | ast.ImportFrom, bool]] = []
 
-    def walk(node: ast.AST, types_only: bool) -> Iterator[Import]:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.Import):
-                for alias in child.names:
-                    yield Import(alias.name, child.lineno, types_only)
-            elif isinstance(child, ast.ImportFrom):
-                assert child.level == 0, f"{name}:{child.lineno}: a relative import"
-                assert child.module is not None
-                for alias in child.names:
-                    whole = f"{child.module}.{alias.name}"
-                    target = whole if whole in known else child.module
-                    yield Import(target, child.lineno, types_only)
+    def walk(block: Iterable[ast.AST], types_only: bool) -> None:
+        # Expressions import nothing, so only blocks of statements are looked through.
+        for child in block:
+            if isinstance(child, (ast.Import, ast.ImportFrom)):
+                found.append((child, types_only))
             elif isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
-                for part in child.body:
-                    yield from walk(ast.Module([part], []), True)
-                yield from walk(ast.Module(child.orelse, []), types_only)
+                walk(child.body, True)
+                walk(child.orelse, types_only)
             else:
-                yield from walk(child, types_only)
+                for name in ("body", "handlers", "cases", "orelse", "finalbody"):
+                    walk(getattr(child, name, ()), types_only)
 
-    return walk(ast.parse(source), False)
+    walk(ast.parse(source).body, False)
+    return found
+
+
+def imports(name: str, source: str, modules: Iterable[str]) -> Iterator[Import]:
+    """Yield all imports of a module, those inside functions too."""
+    known = modules if isinstance(modules, Mapping) else set(modules)
+    for node, types_only in _statements(source):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, types_only)
+            continue
+        assert node.level == 0, f"{name}:{node.lineno}: a relative import"
+        assert node.module is not None
+        for alias in node.names:
+            whole = f"{node.module}.{alias.name}"
+            target = whole if whole in known else node.module
+            yield Import(target, node.lineno, types_only)
 
 
 def room_of(name: str, rooms: Iterable[str]) -> str:

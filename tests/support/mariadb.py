@@ -68,7 +68,8 @@ class MariaDB:
         """Start the server with the character set of Debian's configuration."""
         options = [f"--socket={self.socket}", "--skip-networking", "--character-set-server=utf8mb4"]
         # No test has to survive a crash of the machine.
-        options += ["--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M"]
+        options += ["--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync"]
+        options += ["--innodb-doublewrite=OFF", "--debug-no-sync", "--innodb-buffer-pool-size=32M"]
         self._process = subprocess.Popen(
             [self._server, *self._common, *options],
             stdout=self._log,

@@ -7,6 +7,7 @@ The module knows where tests lie, and knows nothing of what they do.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -45,7 +46,34 @@ _SYSTEM = (
     "tests/component/reader/test_hostile_nsqd.py",
     "tests/component/spark/test_s3.py",
     "tests/conformance/",
+    # Kinds of database and worlds that the first ring does not make meet.
+    "tests/integration/django/test_captured.py::test_pytest_django[one-postgres]",
+    "tests/integration/django/test_captured.py::test_pytest_django[xdist-postgres]",
+    "tests/integration/django/test_captured.py::test_pytest_django[xdist-sqlite]",
+    "tests/integration/django/test_captured.py::test_the_runner_of_django[one-postgres]",
+    "tests/integration/django/test_captured.py::test_the_runner_of_django[parallel-sqlite]",
     "tests/integration/django/test_commands.py",
+    "tests/integration/django/test_connections.py::test_a_persistent_connection_for_each_client",
+    "tests/integration/django/test_connections.py"
+    "::test_a_pool_serves_more_requests_at_once_than_postgresql_allows",
+    "tests/integration/django/test_connections.py"
+    "::test_each_process_has_a_pool_of_its_own[1-postgres]",
+    "tests/integration/django/test_connections.py"
+    "::test_more_greenlets_at_work_than_postgresql_allows[0-postgres]",
+    "tests/integration/django/test_connections.py"
+    "::test_no_more_connections_than_workers[gevent-0-sqlite]",
+    "tests/integration/django/test_connections.py"
+    "::test_no_more_connections_than_workers[gevent-null-postgres]",
+    "tests/integration/django/test_connections.py"
+    "::test_no_more_connections_than_workers[threads-sqlite]",
+    "tests/integration/django/test_connections.py"
+    "::test_without_persistent_connections_only_requests_have_one",
+    "tests/integration/django/test_eager.py::test_the_runner_of_django[sqlite]",
+    "tests/integration/django/test_inbox.py"
+    "::test_twins_beside_each_other_and_a_kill[mariadb-gevent]",
+    "tests/integration/django/test_inbox.py"
+    "::test_twins_beside_each_other_and_a_kill[postgres-threads]",
+    "tests/integration/django/test_outbox.py::test_nsqd_is_away_for_a_while[embedded-postgres]",
     "tests/integration/django/test_tasks.py",
     "tests/integration/examples/",
     "tests/integration/flask/test_commands.py",
@@ -126,6 +154,10 @@ _CAMPAIGN = (
     "tests/integration/test_patched_suite.py",
     "tests/integration/test_quickstarts.py::test_as_a_newcomer",
     "tests/simulation/test_new_histories.py",
+    "tests/unit/embedded/disk/test_damage.py"
+    "::test_every_flipped_byte_and_every_truncation[True-others]",
+    "tests/unit/embedded/disk/test_damage.py"
+    "::test_every_flipped_byte_and_every_truncation[False-others]",
     "tests/spark/test_archive.py::test_it_dies_before_each_change",
     "tests/spark/test_archive.py::test_kill_nine_in_the_middle",
     "tests/spark/test_avro.py::test_columns_of_avro",
@@ -178,21 +210,29 @@ _RING_OF = {
 _left_out = pytest.StashKey[dict[str, int]]()
 
 
-def begins(name: str, line: str) -> bool:
-    """Return True if a line of the lists above names this test, alone or among others."""
-    return name == line or name.startswith(
-        line if line.endswith("/") else (f"{line}::", f"{line}[")
-    )
+def lines_of(name: str) -> list[str]:
+    """Return what a line of the lists above may say to name this test, the longest text first."""
+    file, _, function = name.partition("::")
+    lines = [name, f"{file}::{function.partition('[')[0]}", file]
+    folder = file.rpartition("/")[0]
+    while folder:
+        lines.append(f"{folder}/")
+        folder = folder.rpartition("/")[0]
+    return lines
+
+
+def begins(name: str, lines: Collection[str]) -> bool:
+    """Return True if one of the lines names this test, alone or among others."""
+    return any(line in lines for line in lines_of(name))
 
 
 def ring_of(name: str, *, on_real_servers: bool = False, waits: bool = False) -> str:
     """Return the ring of a test. ``waits``: a row of conformance that mostly waits."""
-    ring = _RING_OF[
-        max((line for line in _RING_OF if begins(name, line)), key=len, default="tests/")
-    ]
+    # Ten thousand tests ask, in each process: the lines are looked up and not tried one by one.
+    ring = next((_RING_OF[line] for line in lines_of(name) if line in _RING_OF), FIRST)
     if ring != FIRST or waits:
         return max(ring, SYSTEM, key=RINGS.index)
-    if on_real_servers and not any(begins(name, line) for line in _REAL):
+    if on_real_servers and not begins(name, _REAL):
         return SYSTEM
     return FIRST
 
@@ -224,9 +264,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         waits = hasattr(getattr(item, "function", None), "waiting_body")
         ring = ring_of(name, on_real_servers=_is_on_real_servers(item), waits=waits)
         item.add_marker(ring)
-        if any(begins(name, line) for line in _INTEGRATIONS):
+        if begins(name, _INTEGRATIONS):
             item.add_marker("integrations")
-        if any(begins(name, line) for line in _STRUCK):
+        if begins(name, _STRUCK):
             item.add_marker("struck")
         if ring != FIRST:
             left_out[CAMPAIGN if ring == CAMPAIGN else _need_of(item)] += 1

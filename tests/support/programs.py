@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from tests.support.forks import Fork, Forks
 from tests.support.texts import ROOT
 from tests.support.waiting import eventually
 
@@ -26,7 +27,8 @@ class Program:
     ``words[0]`` may be "python" or a program beside the Python of the tests. ``folder``: where its
     output goes, and where it runs unless ``cwd`` says otherwise. ``stdin``: what it can read. It
     finds the package without being installed, and is the leader of a session of its own, so that
-    ``os.killpg()`` is Ctrl-C at a terminal and no worker outlives ``kill()``.
+    ``os.killpg()`` is Ctrl-C at a terminal and no worker outlives ``kill()``. With ``forks``, the
+    program is a script of the folder, and a fork of a process that has imported what it needs.
     """
 
     def __init__(
@@ -37,12 +39,16 @@ class Program:
         *,
         stdin: bytes = b"",
         cwd: Path | None = None,
+        forks: Forks | None = None,
     ) -> None:
         self.words = list(words)
+        self._forks = forks
         program, *arguments = words
         # A path of its own stays one.
         beside = Path(sys.executable).parent / program
-        if program == "python":
+        if forks is not None:
+            assert program.endswith(".py"), "only a script of the folder can be a fork"
+        elif program == "python":
             program = sys.executable
         elif beside.exists():
             program = str(beside)
@@ -50,14 +56,23 @@ class Program:
         self._path = folder / f"output {number}"
         source = folder / f"input {number}"
         source.write_bytes(stdin)
-        with open(self._path, "wb") as output, open(source, "rb") as lines:
-            self.process = subprocess.Popen(
-                [program, *arguments],
-                cwd=cwd or folder,
+        self._path.touch()
+        whole = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
+        self.process = self._start([program, *arguments], cwd or folder, whole, source)
+
+    def _start(
+        self, words: list[str], folder: Path, environment: dict[str, str], source: Path
+    ) -> subprocess.Popen[bytes] | Fork:
+        if self._forks is not None:
+            return self._forks.start(words, folder, environment, [source, self._path, self._path])
+        with open(self._path, "ab") as output, open(source, "rb") as lines:
+            return subprocess.Popen(
+                words,
+                cwd=folder,
                 stdin=lines,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+                env=environment,
                 start_new_session=True,
             )
 

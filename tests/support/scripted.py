@@ -1,7 +1,7 @@
 """An nsqd that follows a script: it answers, lies, drips, falls silent or resets as told.
 
-A thread per connection on a loopback socket. Uses nothing of gnsqsync, so that both sides cannot
-share a mistake.
+A thread per connection, on the ground of the test: loopback sockets, or the simulated network. Uses
+nothing of gnsqsync, so that both sides cannot share a mistake.
 
     with ScriptedNsqd([automatic(until="RDY"), message(b"x"), expect("FIN"), reset()]) as nsqd:
         ... connect to nsqd.address ...
@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tests.support.ports import HeldPorts
+from tests.support import ground
 
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 TIMEOUT = 10.0
@@ -87,7 +87,7 @@ class Connection:
         self.socket.settimeout(None)
         self.commands: list[Command] = []
         self._buffer = b""
-        self._send_lock = threading.Lock()
+        self._send_lock = owner._ground.lock()
 
     def send(self, data: bytes) -> None:
         with self._send_lock:
@@ -267,8 +267,8 @@ def wait_until(event: threading.Event) -> Step:
     """Go on when the test sets the event."""
 
     def step(connection: Connection) -> None:
-        while not event.wait(0.02):
-            connection.owner.sleep(0)
+        while not event.is_set():
+            connection.owner.sleep(0.01)
 
     return step
 
@@ -328,13 +328,11 @@ class ScriptedNsqd:
         self.connections: list[Connection] = []
         self.commands: list[Command] = []
         self.failures: list[BaseException] = []
-        self._changed = threading.Condition()
-        self._stopping = threading.Event()
-        self._refusing = threading.Event()
-        self._acceptor: threading.Thread | None = None
-        self._threads: list[threading.Thread] = []
-        self.address: tuple[str, int] = ("127.0.0.1", 0)
-        self._held = HeldPorts()
+        self._ground = ground.current()
+        self._changed = self._ground.condition()
+        self._stopping = self._ground.event()
+        self._threads: list[ground.Thread] = []
+        self._listener = self._ground.listener(self._accept)
 
     def __enter__(self) -> ScriptedNsqd:
         self.accept_connections()
@@ -345,21 +343,17 @@ class ScriptedNsqd:
         if kind is None and self.failures:
             raise self.failures[0]
 
+    @property
+    def address(self) -> tuple[str, int]:
+        return self._listener.address
+
     def accept_connections(self) -> None:
-        """Listen: at first on a port chosen by the kernel, later on the same one again."""
-        listener = socket.create_server(self.address)
-        self._held.release()
-        listener.settimeout(0.02)
-        self.address = listener.getsockname()
-        self._refusing.clear()
-        self._acceptor = self._spawn("accept", self._accept, listener)
+        """Listen: at first on a port that is free, later on the same one again."""
+        self._listener.open()
 
     def refuse_connections(self) -> None:
         """Stop listening; what is connected stays."""
-        self._refusing.set()
-        if self._acceptor is not None:
-            self._acceptor.join()
-            self._held.hold(self.address)
+        self._listener.refuse()
 
     def drop_connections(self) -> None:
         """Close what is connected."""
@@ -369,8 +363,7 @@ class ScriptedNsqd:
     def stop(self) -> None:
         """End everything and join the threads."""
         self._stopping.set()
-        self.refuse_connections()
-        self._held.release()
+        self._listener.close()
         self.drop_connections()
         for thread in self._threads:
             thread.join(TIMEOUT)
@@ -403,29 +396,15 @@ class ScriptedNsqd:
             came = self._changed.wait_for(lambda: len(self.connections) >= count, timeout)
             assert came, f"{len(self.connections)} of {count} connections"
 
-    def _spawn(self, name: str, target: Callable[..., None], *args: Any) -> threading.Thread:
-        thread = threading.Thread(
-            target=target, args=args, name=f"scripted nsqd {name}", daemon=True
-        )
-        thread.start()
-        return thread
-
-    def _accept(self, listener: socket.socket) -> None:
-        with listener:
-            while not self._refusing.is_set():
-                try:
-                    sock, _ = listener.accept()
-                except TimeoutError:
-                    continue
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                connection = Connection(self, sock)
-                with self._changed:
-                    number = len(self.connections)
-                    self.connections.append(connection)
-                    self._changed.notify_all()
-                script = self.scripts[min(number, len(self.scripts) - 1)]
-                name = f"connection {number}"
-                self._threads.append(self._spawn(name, self._serve, connection, script))
+    def _accept(self, sock: Any) -> None:
+        connection = Connection(self, sock)
+        with self._changed:
+            number = len(self.connections)
+            self.connections.append(connection)
+            self._changed.notify_all()
+        script = self.scripts[min(number, len(self.scripts) - 1)]
+        name = f"scripted nsqd connection {number}"
+        self._threads.append(self._ground.spawn(name, self._serve, connection, script))
 
     def _serve(self, connection: Connection, script: Sequence[Step]) -> None:
         try:

@@ -15,16 +15,38 @@ import pytest
 # Tests mostly wait, for servers and for clocks.
 _PER_PROCESSOR = 3
 
+
+def _files(folder: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"tests/{folder}/test_{name}.py" for name in names)
+
+
 # What shares one session of Spark, a JVM that takes longer to start than most tests take; and those
-# that start one for themselves, so that no more than two run at a time. They come first, as they
-# take minutes: what ends a run should be short.
+# that start one for themselves, so that no more than two run at a time. Then tests that share
+# databases, their tables and the process that forks commands of Django: each worker makes its own.
+# They come first, as they take minutes: what ends a run should be short.
 _SESSIONS = {
-    "Spark jobs": ("archive", "replay", "rollup", "demo", "examples", "installed", "processes"),
-    "Spark": ("batch", "harness", "idle", "reached", "semantics", "sink", "source", "report"),
+    "Spark jobs": _files(
+        "spark", "archive", "replay", "rollup", "demo", "examples", "installed", "processes"
+    ),
+    "Spark": _files(
+        "spark", "batch", "harness", "idle", "reached", "semantics", "sink", "source", "report"
+    ),
+    "three databases": (
+        *_files("integration/django", "outbox", "inbox", "keys", "guide", "left_behind"),
+        *_files("integration/sqlalchemy", "forks", "keys", "left_behind", "outbox"),
+    ),
+    "two databases": _files(
+        "integration/django",
+        "captured",
+        "connections",
+        "databases",
+        "dead_letters",
+        "eager",
+        "middleware",
+        "nsqadmin",
+    ),
 }
-_SESSION_OF = {
-    f"tests/spark/test_{name}.py": session for session, names in _SESSIONS.items() for name in names
-}
+_SESSION_OF = {file: session for session, files in _SESSIONS.items() for file in files}
 
 
 def pytest_configure() -> None:
@@ -64,7 +86,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """``--dist loadfile``: the tests of a file share its servers, some files a session of Spark."""
+    """``--dist loadfile``: the tests of a file share its servers; some files share more."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling

@@ -6,9 +6,11 @@ longer to import than most of them run.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from tests.support.waiting import Describe, eventually
@@ -19,11 +21,13 @@ T = TypeVar("T")
 class World:
     """How a test waits and starts tasks in one of the worlds."""
 
+    is_simulated = False
+
     def __init__(self, name: str) -> None:
         self.name = name
         # What a user of that world would pass: nothing, where the process says it.
-        self.runtime = None if name == "patched" else name
-        self._tasks: list[Any] = []
+        self.runtime: Any = None if name == "patched" else name
+        self._tasks: list[Spawned] = []
 
     def sleep(self, seconds: float) -> None:
         if self.name == "gevent":
@@ -39,41 +43,58 @@ class World:
         """``waiting.eventually()`` in this world."""
         return eventually(look, timeout, describe=describe, pause=0.01, sleep=self.sleep)
 
-    def spawn(self, function: Callable[..., Any], *args: Any) -> Any:
+    def spawn(self, function: Callable[..., Any], *args: Any, **options: Any) -> Spawned:
         """Run it aside; what it raises is raised by ``join``."""
-        task = _Task(self, function, args)
+        task = Spawned(self.start, partial(function, *args, **options))
         self._tasks.append(task)
         return task
+
+    def start(self, run: Callable[[], None]) -> Any:
+        """Run it in a task of this world, which has ``join(timeout)``."""
+        if self.name == "gevent":
+            import gevent
+
+            return gevent.spawn(run)
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        return thread
+
+    def throw(self, handle: Any, error: type[BaseException]) -> None:
+        """Raise ``error`` in a task that ``start`` returned, where it is."""
+        if self.name == "gevent":
+            handle.kill(error, block=False)
+        else:
+            # As Python's own interrupts, it is raised when the system call returns.
+            raised = ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(handle.ident or 0), ctypes.py_object(error)
+            )
+            assert raised == 1
 
     def close(self) -> None:
         for task in self._tasks:
             task.join(10.0)
 
 
-class _Task:
-    def __init__(self, world: World, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self._world = world
+class Spawned:
+    """A task of the test, and what became of it."""
+
+    def __init__(self, start: Callable[[Callable[[], None]], Any], call: Callable[[], Any]) -> None:
         self._error: BaseException | None = None
+        self._call = call
         self.result: Any = None
         self.done = False
+        self._handle = start(self._run)
 
-        def run() -> None:
-            try:
-                self.result = function(*args)
-            except BaseException as error:
-                self._error = error
-            finally:
-                self.done = True
-
-        if world.name == "gevent":
-            import gevent
-
-            self._handle: Any = gevent.spawn(run)
-        else:
-            self._handle = threading.Thread(target=run, daemon=True)
-            self._handle.start()
+    def _run(self) -> None:
+        try:
+            self.result = self._call()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self.done = True
 
     def join(self, timeout: float = 15.0) -> Any:
+        """Return its result, or raise what it raised."""
         self._handle.join(timeout)
         assert self.done, "still running"
         if self._error is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -65,14 +65,43 @@ def client_fixture(maker: type[Maker]) -> Callable[[World], Iterator[Maker]]:
     return client
 
 
+# Where tests run in the simulated worlds: in virtual time, each in the same way in every run.
+SIMULATED = ("tests/component/connection/",)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "reality(reason): the test runs in the real worlds; only reality shows the reason",
+    )
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "world" in metafunc.fixturenames:
-        names = ["patched"] if os.environ.get(PATCHED) else ["threads", "gevent"]
+        if os.environ.get(PATCHED):
+            names = ["patched"]
+        elif _is_simulated(metafunc.definition):
+            names = ["simulated-threads", "simulated-gevent"]
+        else:
+            names = ["threads", "gevent"]
         metafunc.parametrize("world", names, indirect=True)
 
 
+def _is_simulated(test: pytest.Item) -> bool:
+    place = test.nodeid.startswith(SIMULATED)
+    return place and test.get_closest_marker("reality") is None
+
+
 @pytest.fixture
-def world(request: pytest.FixtureRequest) -> Any:
-    world = World(request.param)
-    yield world
-    world.close()
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """The world of the test; the last of all that ends."""
+    kind, _, name = request.param.rpartition("-")
+    if kind:
+        from tests.simulation.world import simulated
+
+        with simulated(name, request.node.nodeid) as made:
+            yield made
+    else:
+        world = World(name)
+        yield world
+        world.close()

@@ -33,7 +33,9 @@ NEW_WORDS = {"async", "await", "match", "case", "type"}
 
 
 def wall_clocks(source: str) -> Iterator[int]:
-    """The lines that read a clock which somebody may set."""
+    """Yield the lines that read a clock which somebody may set."""
+    if not re.search(r"\b(time|datetime)\b", source):
+        return  # Parsing all of the package would take a second.
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             if node.value.id == "time" and node.attr in WALL_CLOCK:
@@ -91,9 +93,12 @@ def test_dependencies_are_few_and_have_lower_bounds_only() -> None:
 def test_the_sources_are_python_of_the_oldest_version_that_is_promised() -> None:
     minor = int(re.fullmatch(r">=3\.(\d+)", project()["requires-python"])[1])  # type: ignore[index]
     for path in PACKAGE.rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, minor))
-        names = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-        assert not names & NEW_WORDS, path
+        source = path.read_text(encoding="utf-8")
+        tree = ast.parse(source, feature_version=(3, minor))
+        # A parameter with such a name has the name in its source.
+        if re.search(rf"\b({'|'.join(NEW_WORDS)})\b", source):
+            names = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+            assert not names & NEW_WORDS, path
         assert not {*path.relative_to(PACKAGE).parts, path.stem} & NEW_WORDS
 
 

@@ -1,1 +1,1 @@
-"""The pages of nsqadmin, as HTML that works without a script. Needs Jinja."""
+"""The pages of nsqadmin, in HTML that works without scripts. Needs Jinja."""

@@ -1,7 +1,7 @@
-"""Topics, channels and nsqds for the pages; and what a page says of one that is not there.
+"""Topics, channels and nsqds for the pages, and the text of a page for one that is missing.
 
-Knows the cluster, and no templates. A thing that no server has is another matter than a server that
-does not answer: the first is a 404 with the nearest names, the second a 502 with the likely cause.
+Knows the cluster. Knows no template. If no server has the topic, channel or nsqd, the page is a 404
+with the nearest names. If a server does not answer, the page is a 502 with the likely cause.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from gnsqsync.admin.upstream import failures
 
 __all__ = ["Absent", "Finding", "away_text"]
 
-# Number of names that may be meant instead.
+# Number of similar names that a page suggests.
 _NEAR = 5
 
 Parts = tuple[str, ...]
 
 
 class Absent(Exception):
-    """A thing that a page cannot show.
+    """The topic, channel or nsqd that a page cannot show.
 
-    ``near``: links to what may be meant, as the parts of their paths. ``unborn``: the topic, if
-    nsqlookupds know it and no nsqd has it; else "".
+    ``near``: paths of suggested pages, in parts. ``unborn``: the topic, if nsqlookupds know it and
+    no nsqd has it; else "".
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Absent(Exception):
 
 
 def away_text(addresses: Sequence[str], *, is_listed: bool) -> str:
-    """The likely cause of nsqds that cannot be reached. ``is_listed``: by nsqlookupd."""
+    """Return the likely cause of unreachable nsqds. ``is_listed``: nsqlookupd lists them."""
     which = f"nsqd {addresses[0]}" if len(addresses) == 1 else f"{len(addresses)} nsqds"
     if not is_listed:
         return (
@@ -60,21 +60,21 @@ def away_text(addresses: Sequence[str], *, is_listed: bool) -> str:
 
 
 class Finding:
-    """Finds things for the pages.
+    """A finder of topics, channels and nsqds for the pages.
 
-    A method returns what it found and what failed, a line each. It raises Absent.
+    A method returns its result and the failures, a line each. It raises Absent.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def topic(self, name: str) -> tuple[Shape, list[str]]:
-        """A topic of all nsqds that have it."""
+        """Return a topic, summed over its nsqds."""
         title = f"Topic {name}"
         nodes, failed = self._having(name)
         if not nodes and failed:
             raise Absent(
-                title, "\n".join(["An nsqd may have it that does not answer.", *failed]), 502
+                title, "\n".join(["An nsqd that does not answer may have it.", *failed]), 502
             )
         if not nodes:
             raise self._no_topic(name)
@@ -88,12 +88,12 @@ class Finding:
         return topic, errors
 
     def channel(self, topic: str, name: str) -> tuple[Shape, list[str]]:
-        """A channel with its clients."""
+        """Return a channel with its clients."""
         title = f"Channel {name} of {topic}"
         try:
             channel, stages = self._cluster.channel(topic, name)
         except AllFailed as error:
-            # The topic says why.
+            # If the topic is absent, this raises Absent with a better reason.
             self.topic(topic)
             raise Absent(title, str(error), 502) from None
         errors = failures([error for stage in stages for error in stage])
@@ -109,7 +109,7 @@ class Finding:
         raise Absent(title, "No nsqd has this channel.", 404, near)
 
     def node(self, name: str) -> tuple[list[Shape], list[str]]:
-        """The topics of the nsqd ``broadcast_address:http_port``."""
+        """Return the topics of the nsqd ``broadcast_address:http_port``."""
         title = f"Node {name}"
         try:
             nodes, errors = self._cluster.nodes()

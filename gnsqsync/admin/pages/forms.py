@@ -1,6 +1,6 @@
-"""What forms do: the question before an action, the action, and what became of it.
+"""The forms of the pages: the question before an action, the action, and its result.
 
-Knows forms, tokens and who may act. Servers are told by actions.py.
+Knows forms, tokens and rights. actions.py changes the servers.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from gnsqsync.stats import counted
 
 __all__ = ["Forms"]
 
-# Bytes of a form: one message, percent-encoded.
+# Upper bound of a form, in bytes: one message, percent-encoded.
 _FORM_LIMIT = 16 * 1024 * 1024
 
 _DONE = {"pause": "Paused", "unpause": "Unpaused", "empty": "Emptied"}
 
 
 class Forms:
-    """The handlers; ``routes`` goes into ``web.App``."""
+    """The handlers of forms. ``routes`` goes into ``web.App``."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Forms:
         self._finding = Finding(cluster)
 
     def routes(self) -> list[Route]:
-        """With paths below the base path."""
+        """Return the routes, with paths below the base path."""
         routes: list[Route] = [
             ("GET", "/publish/:topic", self._publish),
             ("GET", "/confirm", self._confirm),
@@ -74,7 +74,7 @@ class Forms:
         )
 
     def _confirm(self, request: Request) -> Answer:
-        """The question before an action, with what will go."""
+        """Show the question before an action, with the messages that will be lost."""
         verb, topic = request.get("verb") or "", request.get("topic") or ""
         channel, node = request.get("channel") or "", request.get("node") or ""
         if verb not in VERBS or not topic:
@@ -84,7 +84,7 @@ class Forms:
         try:
             found, errors = self._found(topic, channel)
         except Absent as absent:
-            # nsqlookupds forget a topic that they alone know, if that is what is asked for.
+            # A topic that only nsqlookupds know can be deleted there.
             if absent.status == 404 and not (verb == "delete" and absent.unborn):
                 raise
             errors = [] if absent.unborn else absent.text.splitlines()
@@ -103,7 +103,7 @@ class Forms:
         return self._finding.channel(topic, channel) if channel else self._finding.topic(topic)
 
     def _check(self, verb: str, topic: str, channel: str) -> None:
-        """Raise Absent for a thing that is not there: nothing would be done to it."""
+        """Raise Absent if the topic or channel is missing, because the action would do nothing."""
         try:
             self._found(topic, channel)
         except Absent as absent:
@@ -111,7 +111,7 @@ class Forms:
                 raise
 
     def _send_back(self, request: Request) -> Answer:
-        """The question before dead letters go back, with the topic that they go to."""
+        """Show the question before dead letters go back, with the topic they will go to."""
         topic, channel = request.get("topic") or "", request.get("channel") or CHANNEL
         to, of = request.get("to") or "", request.get("of") or ""
         if not dead_letters.holds(topic, to, of):
@@ -160,7 +160,10 @@ class Forms:
         )
 
     def _act(self, form: dict[str, str], who: Visitor) -> tuple[str, list[str]]:
-        """What was done, "" where something failed, and what has failed. AllFailed, _Wrong."""
+        """Do the action. Return its text, or "" if a part failed, and the failures.
+
+        Raises AllFailed and _Wrong.
+        """
         topic, channel, node = (form.get(name, "") for name in ("topic", "channel", "node"))
         match form.get("verb"):
             case "create":
@@ -177,7 +180,7 @@ class Forms:
                 done = f"{_DONE[verb]}: {_named(topic, channel)}."
             case "delete":
                 self._check("delete", topic, channel)
-                # An nsqd that does not have it has nothing to delete.
+                # An nsqd without the topic or channel answers 404, which is no failure here.
                 errors = failures(self._actions.delete(topic, channel, who))
                 done = f"Deleted: {_named(topic, channel)}."
             case "tombstone":
@@ -191,7 +194,7 @@ class Forms:
                 nodes, _ = self._cluster.having(topic)
                 if node not in map(http_address, nodes):
                     raise _Wrong(f"{node} has no topic {topic}.")
-                # A form has line ends of its own, whatever was typed.
+                # Browsers send each line end of a form as CR LF.
                 body = form.get("body", "").replace("\r\n", "\n")
                 self._log.info("a message to topic %s on %s by %s", topic, node, who.name)
                 errors = self._actions.publish(topic, body.encode(), node)
@@ -211,7 +214,7 @@ class Forms:
 
 
 class _Wrong(Exception):
-    """What a form asks for cannot be; the text says why."""
+    """The form's action is impossible. The text has the reason."""
 
 
 def _named(topic: str, channel: str) -> str:

@@ -1,6 +1,6 @@
-"""Names of series as statsd writes them to graphite, for the figures that nsqds push.
+"""Names of graphite's series for the figures that nsqds push through statsd.
 
-Knows nsqadmin's options on statsd. Asks nothing.
+Knows nsqadmin's statsd options. Sends no request.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ __all__ = ["target"]
 
 
 def target(options: AdminOptions, key: str, kind: Literal["gauge", "counter"] = "gauge") -> str:
-    """Graphite's target for ``key``, such as ``topic.orders.depth``, summed over all nsqds.
+    """Return graphite's target for ``key``, e.g. ``topic.orders.depth``, summed over all nsqds.
 
-    nsqd puts its host and port into the prefix, as one part without dots. statsd puts the whole
-    name into the format of its kind.
+    nsqd puts its host and port into the prefix, as one part without dots. statsd inserts the whole
+    name into the format for counters or gauges.
     """
     prefix = options.statsd_prefix.replace("%s", "*")
     if prefix and not prefix.endswith("."):

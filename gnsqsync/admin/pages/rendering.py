@@ -1,10 +1,11 @@
-"""A page from its template: with the links, the rights and the token that all pages have.
+"""Pages from templates, with the links, the rights and the token that all pages have.
 
-Knows templates and cookies. What is shown, and what forms do, is views.py and forms.py.
+Knows templates and cookies. views.py has the values to show, forms.py the actions of forms.
 """
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Sequence
 from http.cookies import CookieError, SimpleCookie
@@ -33,7 +34,7 @@ __all__ = ["VERBS", "Rendering", "token_of"]
 _HTML = "text/html; charset=utf-8"
 _COOKIE = "gnsqsync_admin"
 
-# Pieces of a page after which other greenlets get a turn.
+# Number of pieces of a page after which other greenlets get a turn.
 _TURN = 1000
 
 VERBS = {
@@ -45,30 +46,38 @@ VERBS = {
 }
 
 
+# All nsqadmins of a process share them, as their compilation takes longer than a page.
+@functools.cache
+def _templates() -> jinja2.Environment:
+    """Return the templates with their filters; nothing in them is about one nsqadmin."""
+    found = jinja2.Environment(
+        loader=jinja2.PackageLoader("gnsqsync.admin.pages"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters.update(
+        counted=counted,
+        drain=drain_text,
+        duration=duration_text,
+        rate=rate_text,
+        spark=spark_points,
+    )
+    found.globals.update(Level=Level, verbs=VERBS)
+    return found
+
+
 class Rendering:
-    """Makes answers of templates and values."""
+    """A maker of answers from templates and values."""
 
     def __init__(self, options: AdminOptions, access: Access) -> None:
         self._options = options
         self._access = access
-        self._templates = jinja2.Environment(
-            loader=jinja2.PackageLoader("gnsqsync.admin.pages"),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._templates.filters.update(
-            counted=counted,
-            drain=drain_text,
-            duration=duration_text,
-            rate=rate_text,
-            spark=spark_points,
-        )
-        self._templates.globals.update(Level=Level, verbs=VERBS)
+        self._templates = _templates()
 
     def or_absent(self, handler: Handler) -> Handler:
-        """``handler`` whose Absent becomes a page."""
+        """Return ``handler`` with a page in place of the exception Absent."""
 
         def answer(request: Request) -> Answer:
             try:
@@ -95,7 +104,7 @@ class Rendering:
         near: Sequence[tuple[str, ...]] = (),
         unborn: str = "",
     ) -> Response:
-        """A page that says why something is not shown, or was not done.
+        """Return a page with the reason why something is not shown, or was not done.
 
         ``near`` and ``unborn``: see Absent.
         """
@@ -112,7 +121,7 @@ class Rendering:
     def page(
         self, request: Request, template: str, status: int = 200, /, **values: Any
     ) -> Response:
-        """The page of ``template``; who may act gets a token for its forms."""
+        """Return the page of ``template``. A visitor with rights gets a token for its forms."""
         environ = request.environ
         root = environ.get("SCRIPT_NAME", "") + self._options.base_path.rstrip("/")
         refusal = self._access.to_act(environ)
@@ -136,7 +145,7 @@ class Rendering:
         return Response("".join(in_turns(pieces, _TURN)), status, _HTML, headers, plain=True)
 
     def _graphite_link(self, root: str) -> str:
-        """Where graphite draws; "" without one. Without the password of its URL."""
+        """Return the URL of graphite's pictures without its password, or "" without graphite."""
         if not self._options.graphite_url:
             return ""
         if self._options.proxy_graphite:
@@ -148,7 +157,7 @@ class Rendering:
 
 
 def token_of(request: Request) -> str | None:
-    """What the visitor's cookie says, which a page of another site cannot read."""
+    """Return the token of the visitor's cookie, which a page of another site cannot read."""
     try:
         cookie = SimpleCookie(request.environ.get("HTTP_COOKIE", "")).get(_COOKIE)
     except CookieError:

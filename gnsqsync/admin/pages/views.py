@@ -1,4 +1,4 @@
-"""The pages to look at. What they show comes from Cluster and Overview."""
+"""The pages without actions. Their values come from Cluster and Overview."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ROWS = 100
 
 
 class Views:
-    """The handlers; ``routes`` goes into ``web.App``."""
+    """The handlers of pages. ``routes`` goes into ``web.App``."""
 
     def __init__(
         self, options: AdminOptions, cluster: Cluster, overview: Overview, rendering: Rendering
@@ -40,7 +40,7 @@ class Views:
         self._static = resources.files("gnsqsync.admin.pages") / "static"
 
     def routes(self) -> list[Route]:
-        """With paths below the base path."""
+        """Return the routes, with paths below the base path."""
         routes: list[Route] = [
             ("GET", "/", self._topics),
             ("GET", "/topics", self._topics),
@@ -101,7 +101,7 @@ class Views:
             channel=channel,
             row=picture.channel(topic, name),
             seconds=picture.seconds,
-            # Before the first look nobody knows.
+            # Before the first look the dead letters are not known.
             dead=dead_letters.found_in(picture.rows, topic, name) if picture.at else None,
             errors=errors,
         )
@@ -151,7 +151,7 @@ class Views:
         try:
             self._finding.topic(topic)
         except Absent as absent:
-            # The watch itself tells of nsqds that do not answer.
+            # The watch itself shows nsqds that do not answer.
             if absent.status == 404:
                 raise
         return self._rendering.page(request, "watch.html", topic=topic, raw=is_raw(request))

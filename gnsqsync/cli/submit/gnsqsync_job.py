@@ -1,4 +1,4 @@
-"""The program that spark-submit runs; it takes the words of ``gnsqsync``, such as
+"""The program that spark-submit runs. Its arguments are those of ``gnsqsync``, such as
 ``archive --help``."""
 
 from __future__ import annotations

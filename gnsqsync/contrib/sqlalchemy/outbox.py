@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
-from gnsqsync import Publication, Writer, envelope
+from gnsqsync import Writer, envelope
 from gnsqsync.contrib.sqlalchemy.columns import (
     TABLE,
     Blob,
@@ -178,35 +178,22 @@ class Outbox:
         headers: Mapping[str, str] | None,
         key: str | None,
     ) -> list[str]:
-        writer = self.writer
-        if key is not None:
-            envelope.check_key(key, "key")
-            if writer._has_headers:
-                headers = {**(headers or {}), envelope.KEY: key}
         moment = now()
-        rows: list[dict[str, Any]] = []
-
-        def keep(publication: Publication, encoded: list[bytes]) -> None:
-            for data in encoded:
-                writer._encode(publication.topic, data, None)
-                opened = envelope.decode(data) if writer._has_headers else None
-                its_headers, body = opened or (None, data)
-                its_key = (its_headers or {}).pop(envelope.KEY, None) or key or envelope.new_key()
-                rows.append(
-                    {
-                        "topic": publication.topic,
-                        "body": body,
-                        "headers": its_headers,
-                        "key": its_key,
-                        "scheduled": due,
-                        "created_at": moment,
-                        "retry_at": due or AT_ONCE,
-                    }
-                )
-
-        writer._around.run(topic, bodies, headers, None, writer._max_msg_size, keep)
+        prepared = self.writer.encoder.prepare(topic, bodies, headers=headers, key=key)
+        rows = [
+            {
+                "topic": message.topic,
+                "body": message.body,
+                "headers": message.headers,
+                "key": message.key,
+                "scheduled": due,
+                "created_at": moment,
+                "retry_at": due or AT_ONCE,
+            }
+            for message in prepared
+        ]
         session.execute(insert(self.table), rows)
-        return [row["key"] for row in rows]
+        return [message.key for message in prepared]
 
     # -- scheduled messages ----------------------------------------------------------------------
 

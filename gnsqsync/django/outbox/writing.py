@@ -8,7 +8,6 @@ from datetime import datetime
 from django.db.models import Max, Min, Q
 from django.db.models.functions import Coalesce
 
-from gnsqsync import Publication, envelope
 from gnsqsync.django.config import DEFAULT
 from gnsqsync.django.databases import written
 from gnsqsync.django.moments import now
@@ -99,34 +98,21 @@ def insert(
     if not bodies:
         return None
     database = written(OutboxMessage, using, joins=True)
-    writer = get_writer(alias)
-    if key is not None:
-        envelope.check_key(key, "key")
-        if writer._has_headers:
-            headers = {**(headers or {}), envelope.KEY: key}
+    encoder = get_writer(alias).encoder
     moment = now()
-    rows: list[OutboxMessage] = []
-
-    def keep(publication: Publication, encoded: list[bytes]) -> None:
-        for data in encoded:
-            writer._encode(publication.topic, data, None)
-            # ``_encode`` and the middlewares may have made the key header, so it is read here.
-            its_headers, body = (writer._has_headers and envelope.decode(data)) or (None, data)
-            its_key = its_headers.pop(envelope.KEY) if its_headers else key or envelope.new_key()
-            rows.append(
-                OutboxMessage(
-                    alias=alias,
-                    topic=publication.topic,
-                    body=body,
-                    headers=its_headers,
-                    key=its_key,
-                    deliver_at=due,
-                    created_at=moment,
-                    retry_at=due or AT_ONCE,
-                )
-            )
-
-    writer._around.run(topic, bodies, headers, None, writer._max_msg_size, keep)
+    rows = [
+        OutboxMessage(
+            alias=alias,
+            topic=message.topic,
+            body=message.body,
+            headers=message.headers,
+            key=message.key,
+            deliver_at=due,
+            created_at=moment,
+            retry_at=due or AT_ONCE,
+        )
+        for message in encoder.prepare(topic, bodies, headers=headers, key=key)
+    ]
     OutboxMessage.objects.using(database).bulk_create(rows, batch_size=500)
     return rows[-1].key
 

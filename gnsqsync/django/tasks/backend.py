@@ -235,7 +235,7 @@ class NsqBackend(BaseTaskBackend):
     def _send(self, id: str, topic: str, body: str, due: datetime | None, in_outbox: bool) -> None:
         if not in_outbox:
             writer = get_writer(self.entry)
-            headers = {envelope.KEY: id} if writer._has_headers else None
+            headers = {envelope.KEY: id} if writer.encoder.has_headers else None
             writer.publish(topic, body, headers=headers)
             return
         from gnsqsync.django.outbox.writing import insert

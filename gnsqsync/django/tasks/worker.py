@@ -144,7 +144,9 @@ class TaskHandler(Handler):
         if topic is None:
             return
         writer = get_writer(self.alias)
-        headers = death_headers(message, error, handler_name(self)) if writer._has_headers else None
+        headers = None
+        if writer.encoder.has_headers:
+            headers = death_headers(message, error, handler_name(self))
         writer.publish(topic, message.body, headers=headers)
 
     # -- before the call -------------------------------------------------------------------------

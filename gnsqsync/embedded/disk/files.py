@@ -1,6 +1,6 @@
-"""The file operations that a disk queue needs, and the real ones. Tests bring their own.
+"""The file operations of a disk queue, as a protocol and for a real folder. Tests have their own.
 
-All of them raise OSError with ``filename``; ``reason`` says it in Go's words.
+Each operation raises OSError with ``filename``. ``reason`` gives the error in Go's words.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ class DataFile(Protocol):
     """An open file. Positions and sizes are in bytes."""
 
     def read(self, size: int, position: int) -> bytes:
-        """Up to ``size`` bytes; fewer at the end of the file."""
+        """Return ``size`` bytes, or fewer at the end of the file."""
         ...
 
     def write(self, data: bytes, position: int) -> int:
-        """How many bytes were written, which may be fewer than there are."""
+        """Write ``data``. Return the number of bytes written, which may be lower than the size."""
         ...
 
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
-        """Returns when the disk has all of it."""
+        """Return when all written bytes are on the disk."""
         ...
 
     def size(self) -> int: ...
@@ -39,21 +39,21 @@ class Files(Protocol):
     """The files of one folder."""
 
     def names(self, beginning: str) -> list[str]:
-        """The names that begin so, in any order."""
+        """Return the names that start with ``beginning``, in any order."""
         ...
 
     def open(self, name: str, *, create: bool = False) -> DataFile:
-        """For reading; with ``create`` for writing too, kept as it is or made with mode 0600."""
+        """Open for reading, or with ``create`` for writing, too: made, if missing, as 0600."""
         ...
 
     def remove(self, name: str) -> None: ...
 
     def rename(self, old: str, new: str) -> None:
-        """Replace ``new`` in one step, once the disk has ``old``; the new name is durable."""
+        """Sync ``old``, then rename it to ``new`` in one step, durably."""
         ...
 
     def path(self, name: str) -> str:
-        """How the log calls it."""
+        """Return the path for log lines."""
         ...
 
 
@@ -121,5 +121,5 @@ class _OpenFile:
 
 
 def reason(error: OSError) -> str:
-    """The error in Go's words, which begin with a small letter."""
+    """Return the error in Go's words, which begin with a small letter."""
     return (error.strerror or str(error)).lower()

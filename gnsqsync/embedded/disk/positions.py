@@ -13,7 +13,7 @@ _INT64 = 1 << 63
 
 
 class Positions(NamedTuple):
-    """What the meta file says. Reading goes on at ``read_position`` of file ``read_number``."""
+    """The content of the meta file. The next read is at ``read_position`` of ``read_number``."""
 
     depth: int
     read_number: int
@@ -26,7 +26,7 @@ class Positions(NamedTuple):
 
     @classmethod
     def parse(cls, text: bytes) -> Positions | None:
-        """None when the text is no meta file, or says what cannot be."""
+        """Return None if the text is no meta file, or its positions are impossible."""
         match = _META.fullmatch(text)
         if match is None:
             return None
@@ -51,9 +51,9 @@ class FileNames:
         self.queue = queue
         self.beginning: str = f"{queue}.diskqueue."
         self.meta: str = f"{self.beginning}meta.dat"
-        # Each rewrite begins it anew; nsqd puts a random number there.
+        # nsqd uses a random number in place of the 0. Each rewrite here truncates the same file.
         self.new_meta: str = f"{self.meta}.0.tmp"
-        # The topic "t.diskqueue.x" has files whose names begin like those of "t".
+        # The whole name must match: the files of topic "t.diskqueue.x" begin like those of "t".
         escaped = re.escape(self.beginning)
         self._data = re.compile(escaped + r"([0-9]{6,19})\.dat")
         self._leftover = re.compile(escaped + r"meta\.dat\.[0-9]+\.tmp")
@@ -71,5 +71,5 @@ class FileNames:
         return sorted(number for number in found if number < _INT64)
 
     def leftovers(self, names: Iterable[str]) -> list[str]:
-        """Meta files among ``names`` that were begun and did not get their name."""
+        """Return the temporary meta files among ``names`` that were never renamed."""
         return [name for name in names if self._leftover.fullmatch(name)]

@@ -1,7 +1,7 @@
-"""One queue on disk: writing, reading, syncing, emptying. Takes payloads as they stand in records.
+"""A queue on disk: write, read, sync, empty. ``put`` takes encoded records.
 
-Its files, clock and log come from outside. Everything runs in one thread, and blocks it while the
-disk works.
+Files, clock and log are arguments. Everything runs in one thread, which blocks while the disk
+works.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["DiskFailed", "DiskQueue", "Limits"]
 
 
 class Log(Protocol):
-    """The part of golog.Log that is used here."""
+    """The methods of golog.Log that are used here."""
 
     def info(self, text: str, *args: object) -> None: ...
     def warning(self, text: str, *args: object) -> None: ...
@@ -28,10 +28,10 @@ class Log(Protocol):
 
 
 class Limits(NamedTuple):
-    """What nsqd's flags say. ``sync_timeout`` in seconds, sizes in bytes.
+    """Limits from nsqd's flags. ``sync_timeout`` is in seconds, sizes are in bytes.
 
-    ``sync_every`` operations, writes and reads together, are followed by a sync; 0 or less: only
-    the time does it. ``longest`` is the largest payload that is believed when nothing confirms it.
+    A sync follows after ``sync_every`` writes and reads; if it is 0 or less, only after
+    ``sync_timeout``. ``longest`` is the largest length that is believed without a signature.
     """
 
     max_bytes_per_file: int
@@ -41,10 +41,10 @@ class Limits(NamedTuple):
 
 
 class DiskQueue:
-    """The queue ``name`` in a folder. Made with what is there; files are made by the first ``put``.
+    """The queue ``name`` in a folder, which goes on with its files. ``put`` makes new files.
 
-    ``now`` gives seconds of a clock that only rises. ``tick`` must be called at ``sync_at``, and
-    ``sync_if_due`` after a round of ``put`` and ``take``.
+    ``now`` returns monotonic seconds. The owner calls ``tick`` at ``sync_at``, and ``sync_if_due``
+    after a round of ``put`` and ``take``.
     """
 
     def __init__(
@@ -58,20 +58,26 @@ class DiskQueue:
         self._names = FileNames(name)
         self._writer = FileWriter(files, self._opened)
         self._reader: FileReader | None = None
+        # The next message and the position after it, once ``head`` has read it.
         self._head: tuple[bytes, int] | None = None
+        # True while the file that is read has a damage: it becomes ``.bad``.
         self._damaged = False
-        # What the disk refused to read is asked for again after the next tick.
+        # True after an error of the disk. The next tick clears it, and reading is tried again.
         self._is_unreadable = False
+        # Puts and takes since the last sync.
         self._operations = 0
+        # True if the next ``sync_if_due`` must sync, whatever the number of operations.
         self._needs_sync = False
+        # Time of the next ``tick``; None if nothing is to be synced.
         self.sync_at: float | None = None
+        # Bytes of the last record, for ``take_back``.
         self._last_size = 0
         start = find_start(self._names, files, limits.longest, self._warn)
         self._take_positions(start)
         if start.is_changed:
-            # Files without a message are left behind.
+            # This skips files without a message.
             self.head()
-            # A queue that is killed before its next sync must find this, whoever starts on it.
+            # The repaired positions are saved now, for a start after a kill before the next sync.
             self._try_sync()
 
     def _take_positions(self, start: Start) -> None:
@@ -82,7 +88,7 @@ class DiskQueue:
             self._write_number,
             self._write_position,
         ) = start.positions
-        # Ends of files that are known, and boundaries behind which anything may be, by number.
+        # Known ends of files, and boundaries (see FileReader), by the number of the file.
         self._ends: dict[int, int] = {}
         self._boundaries: dict[int, int] = dict(start.boundaries)
 
@@ -90,7 +96,7 @@ class DiskQueue:
 
     @property
     def depth(self) -> int:
-        """How many messages wait: too many or too few only after a damage, until it is read."""
+        """Number of waiting messages. After a damage it may be wrong until the damage is read."""
         return max(1, self._count) if self.has_unread else 0
 
     @property
@@ -113,8 +119,8 @@ class DiskQueue:
     # -- writing ---------------------------------------------------------------------------------
 
     def put(self, record: bytes) -> None:
-        """Append a record (records.encode). DiskFailed when it cannot be written; then it is not
-        there, and the next ``put`` tries at the same place."""
+        """Append a record (records.encode). DiskFailed if it cannot be written; then the queue
+        does not have it, and the next ``put`` writes at the same position."""
         size = len(record)
         if self._write_position > 0 and (
             self._write_position + size > self._limits.max_bytes_per_file
@@ -127,7 +133,7 @@ class DiskQueue:
         self._did_one()
 
     def take_back(self) -> None:
-        """Undo the ``put`` before, with nothing in between."""
+        """Undo the last ``put``. No other call may come between the two."""
         self._write_position -= self._last_size
         self._count -= 1
         self._last_size = 0
@@ -135,11 +141,11 @@ class DiskQueue:
         if self._reader is not None:
             self._reader.forget()
         self._did_one()
-        # A sync in between may have told of the message.
+        # A sync inside of ``put`` may have counted the message in the meta file.
         self._needs_sync = True
 
     def _roll(self) -> None:
-        """Go on in the next file. It is made by the next write."""
+        """Go on in the next file. The next write makes it."""
         old, end = self._write_number, self._write_position
         self._ends[old] = end
         if self._reader is not None and self._read_number == old:
@@ -154,7 +160,7 @@ class DiskQueue:
     # -- reading ---------------------------------------------------------------------------------
 
     def head(self) -> bytes | None:
-        """The payload of the next message, which stays; None when there is none to be read now."""
+        """Return the payload of the next message, which stays. None if none can be read now."""
         while self._head is None and self.has_unread and not self._is_unreadable:
             try:
                 self._read_on()
@@ -165,7 +171,7 @@ class DiskQueue:
         return self._head[0] if self._head is not None else None
 
     def take(self) -> bytes:
-        """The next message, which is no longer in the queue. Only after ``head`` has shown it."""
+        """Remove the next message and return its payload. ``head`` must have returned it."""
         assert self._head is not None
         payload, self._read_position = self._head
         self._head = None
@@ -188,7 +194,7 @@ class DiskQueue:
             self._complain(found.trouble)
             self._damaged = True
             if self._read_number == self._write_number:
-                # nsqd would give up the file, too: what is written now must not lie behind this.
+                # nsqd would give up the whole file, so new records must not follow the damage.
                 self._roll()
         if found.payload is not None:
             self._head = (found.payload, found.stop)
@@ -214,7 +220,7 @@ class DiskQueue:
         )
 
     def _moved(self) -> None:
-        """The read position has changed: leave a file that is read, look at the tail."""
+        """Leave a file that is read to its end, and correct the depth of an empty queue."""
         reader = self._reader
         if (
             self._read_number < self._write_number
@@ -233,7 +239,7 @@ class DiskQueue:
             self._needs_sync = True
 
     def _leave(self) -> None:
-        """The file is read: remove it and go on with the next one."""
+        """Remove the file that is read, and go on with the next one."""
         number = self._read_number
         self._close_reader()
         name = self._names.data(number)
@@ -243,7 +249,7 @@ class DiskQueue:
             else:
                 self._files.remove(name)
         except FileNotFoundError:
-            # Read to its end before anything was written to it.
+            # The file was never written to.
             pass
         except OSError as error:
             path = self._files.path(name)
@@ -280,7 +286,7 @@ class DiskQueue:
         )
 
     def _miss(self, error: OSError) -> None:
-        """The file is not there: go on with the next one that is."""
+        """Skip a missing file: go on with the next one that exists."""
         name = self._names.data(self._read_number)
         self._complain(f"open {self._files.path(name)}: {reason(error)}")
         if self._read_number == self._write_number:
@@ -318,13 +324,13 @@ class DiskQueue:
         self.sync_at = self._now() + self._limits.sync_timeout
 
     def sync_if_due(self) -> None:
-        """Sync when so many operations were done, or a file was left or repaired."""
+        """Sync after ``sync_every`` operations, or after a file was left or repaired."""
         every = self._limits.sync_every
         if self._needs_sync or (0 < every <= self._operations):
             self._try_sync()
 
     def tick(self) -> None:
-        """The time of ``sync_at`` has come, or may have."""
+        """Sync if ``sync_at`` has come, and try again to read."""
         if self.sync_at is None or self._now() < self.sync_at:
             return
         self.sync_at = None
@@ -333,7 +339,7 @@ class DiskQueue:
             self._try_sync()
 
     def _try_sync(self) -> None:
-        """Sync; when it fails, so does the queue after the next operation."""
+        """Sync. If the sync fails, log the reason and try again after the next operation."""
         try:
             self.sync()
         except OSError as error:
@@ -342,7 +348,7 @@ class DiskQueue:
             self._log.error("DISKQUEUE(%s) failed to sync - %s", self.name, reason(error))
 
     def sync(self) -> None:
-        """Have the disk take all data, then the meta file. OSError when it does not."""
+        """Sync the data, then write the meta file. OSError if the disk fails."""
         self._writer.sync()
         write_meta(self._files, self._names, self.positions)
         self._operations = 0
@@ -353,12 +359,13 @@ class DiskQueue:
     # -- the end ---------------------------------------------------------------------------------
 
     def empty(self) -> None:
-        """Drop all messages and files, but those set aside. The next file gets the next number."""
+        """Drop all messages and files, except ``.bad`` ones. The next file gets the next number."""
         self._close_reader()
         self._writer.close()
         self._head = None
         names = self._files.names(self._names.beginning)
-        # The meta file last: data files without one would be read again after a crash.
+        # The meta file goes last. A crash in between must not leave data files without it, because
+        # the next start would read them all again.
         doomed = [self._names.data(number) for number in self._names.numbers(names)]
         doomed += [name for name in names if name == self._names.meta]
         for name in doomed:
@@ -375,7 +382,7 @@ class DiskQueue:
         self._operations, self._needs_sync, self.sync_at = 0, False, None
 
     def close(self) -> None:
-        """Sync and let go of the files. What cannot be synced is logged."""
+        """Sync and close the files. A sync that fails is logged."""
         self._try_sync()
         self._close_reader()
         self._writer.close()

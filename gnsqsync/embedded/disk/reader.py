@@ -1,8 +1,8 @@
-"""The messages of one data file, also of a damaged one. Knows records and an open file.
+"""The messages of one data file, even of a damaged one. Knows records and an open file.
 
-A record is taken as it stands when another one, or the end, follows it. Otherwise something is
-damaged, and what is signed decides what that is (see records). ``.bad`` files, numbers and
-positions are the queue's affair.
+A record is valid if another record, or the end, follows it. Otherwise something is damaged, and the
+signatures (see records) show which record that is. The queue knows ``.bad`` files, numbers and
+positions.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _CHUNK = 64 * 1024
 
 
 class Found(NamedTuple):
-    """A message, or a piece of the file that is none (``payload`` None), and where it stops.
+    """A message, or a piece of the file without one (``payload`` None), and the position after it.
 
-    ``trouble`` says what is wrong; a message may have one, too: its length is repaired then.
+    ``trouble`` says what is damaged. A message with a trouble had a wrong length, now repaired.
     """
 
     payload: bytes | None
@@ -36,11 +36,11 @@ class Found(NamedTuple):
 
 
 class FileReader:
-    """Reads one file from its records' begin to ``end``.
+    """A reader of one file, from the begin of any record to ``end``.
 
-    ``end`` may be raised while the file grows. ``whole``: the last record stops there for sure, as
-    the one who wrote it says. ``boundary``: a record is known to stop at this position, and what
-    comes after it may be anything. ``longest``: the largest length that is believed without a
+    ``end`` may be raised while the file grows. ``whole``: the last record certainly stops at
+    ``end``, because the writer knows. ``boundary``: a record certainly stops at this position, but
+    the bytes after it may be anything. ``longest``: the largest length that is believed without a
     signature.
     """
 
@@ -59,13 +59,13 @@ class FileReader:
         self._file.close()
 
     def find(self, position: int) -> Found:
-        """What begins at ``position``, which is before ``end``. OSError when it cannot be read.
+        """Find what begins at ``position``, which is before ``end``. OSError if unreadable.
 
-        Lowers ``end`` when the file is shorter.
+        Lower ``end`` if the file is shorter.
         """
         end = self.end
         found = self._find(position)
-        # What was found before that was known may be wrong.
+        # If ``end`` was lowered, the first result relied on the old value.
         return found if self.end == end else self._find(position)
 
     def _find(self, position: int) -> Found:
@@ -89,7 +89,7 @@ class FileReader:
             return Found(None, self.end, "unexpected EOF")
         return Found(payload, stop, trouble)
 
-    # -- what follows is not as it should be -----------------------------------------------------
+    # -- damages ---------------------------------------------------------------------------------
 
     def _examine(self, position: int, head: bytes) -> Found:
         length = length_of(head)
@@ -97,7 +97,7 @@ class FileReader:
         fits = length >= SHORTEST and stop <= self.end
         signed = is_signed(head)
         if fits and (self._leads_on(stop) if signed else self._is_plausible(stop)):
-            # The next one's id or time is damaged; or the messages are not of an nsqd.
+            # The next record has a damaged id or time, or the writer is no nsqd and signs nothing.
             return self._message(position, stop)
         if not SHORTEST <= length <= self._longest:
             trouble = f"invalid message read size ({length})"
@@ -114,22 +114,22 @@ class FileReader:
         if self._whole or not SHORTEST <= length <= self._longest:
             return self._up_to(position, self.end, length, fits, trouble)
         if fits:
-            # A crash left something after it.
+            # A crash left other bytes after this message.
             return self._message(position, stop)
         return Found(None, self.end, trouble)
 
     def _up_to(self, position: int, stop: int, length: int, fits: bool, trouble: str) -> Found:
-        """The message at ``position`` if one wrong byte in its length explains all."""
+        """Return the message at ``position`` if one wrong byte in its length explains ``stop``."""
         real = stop - position - LENGTH_SIZE
         if _differ_in_one_byte(length, real):
             return self._message(position, stop, f"{trouble}, should be {real}")
         if fits and position + LENGTH_SIZE + length <= stop:
-            # What is damaged comes after it.
+            # The message is whole, and the damage comes after it.
             return self._message(position, position + LENGTH_SIZE + length)
         return Found(None, stop, trouble)
 
     def _is_plausible(self, position: int) -> bool:
-        """Whether a length stands there that may be one, and its record fits."""
+        """Return True if ``position`` has a possible length whose record ends before ``end``."""
         data = self._bytes(position, LENGTH_SIZE)
         if len(data) < LENGTH_SIZE:
             return False
@@ -137,7 +137,7 @@ class FileReader:
         return SHORTEST <= length <= self._longest and position + LENGTH_SIZE + length <= self.end
 
     def _leads_on(self, position: int) -> bool:
-        """Whether the length there leads to a record, or to the end."""
+        """Return True if the length at ``position`` leads to a signed record or to the end."""
         if not self._is_plausible(position):
             return False
         stop = position + LENGTH_SIZE + length_of(self._bytes(position, LENGTH_SIZE))
@@ -155,11 +155,11 @@ class FileReader:
         return None
 
     def forget(self) -> None:
-        """What was read ahead may have been written anew."""
+        """Drop the bytes that were read ahead, because the file was changed there."""
         self._buffer = b""
 
     def _bytes(self, position: int, size: int) -> bytes:
-        """The bytes of the file there; fewer when it ends."""
+        """Return ``size`` bytes at ``position``, or fewer if the file ends."""
         start = position - self._base
         if start < 0 or start + size > len(self._buffer):
             wanted = min(max(size, _CHUNK), self.end - position)

@@ -1,6 +1,6 @@
-"""Where a queue goes on, whatever the server before left: cleanly stopped, killed, or damaged.
+"""The positions at which a queue goes on after a clean stop, a kill or a damage.
 
-Reads the meta file and looks at the data files; writes nothing but a new meta file when asked.
+Reads the meta file and the data files. ``write_meta`` is the only function that writes.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from gnsqsync.embedded.disk.reader import FileReader
 
 __all__ = ["Start", "find_start", "write_meta"]
 
-# Up to so many bytes the messages are counted at a start, to see whether the meta file is right.
+# Largest size of the data files, in bytes, at which a start counts the messages to check the meta
+# file.
 _COUNTED = 16 * 1024 * 1024
 _META_LIMIT = 1024
 
 
 class Start(NamedTuple):
-    """The positions to go on with. ``is_changed``: the meta file says something else.
+    """The positions to go on with. ``is_changed``: they differ from the meta file.
 
-    ``boundaries``: where in a file (by number) a record stops for sure, whatever comes after it.
+    ``boundaries``: a position for some files, by number, at which a record certainly stops.
     """
 
     positions: Positions
@@ -31,7 +32,7 @@ class Start(NamedTuple):
 
 
 def write_meta(files: Files, names: FileNames, positions: Positions) -> None:
-    """Replace the meta file in one step; ``rename`` syncs it before. OSError if that fails."""
+    """Replace the meta file in one step; ``rename`` syncs the new one before. OSError."""
     file = files.open(names.new_meta, create=True)
     try:
         file.truncate(0)
@@ -44,15 +45,18 @@ def write_meta(files: Files, names: FileNames, positions: Positions) -> None:
 
 
 def find_start(names: FileNames, files: Files, longest: int, warn: Callable[[str], None]) -> Start:
-    """Where the queue goes on. ``longest``: see FileReader; ``warn`` is told what was not right.
+    """Find where the queue goes on. ``warn`` is called with each thing that was wrong.
 
-    OSError when the folder or a file cannot be read.
+    ``longest``: see FileReader. OSError if the folder or a file cannot be read.
     """
     return _Finder(names, files, longest, warn).find()
 
 
 class _Count(NamedTuple):
-    """Messages from a position on, and whether all that was read was whole."""
+    """The result of reading the files. ``is_whole``: no damage was found, and no file is missing.
+
+    ``begins_well``: no damage was found before the first message.
+    """
 
     messages: int
     is_whole: bool
@@ -100,7 +104,7 @@ class _Finder:
             file.close()
 
     def _from_files(self) -> Positions:
-        """There is no meta file, or one that says nothing."""
+        """Return positions without a usable meta file: from the first data file to the last."""
         self._is_changed = True
         if not self._sizes:
             self._say("meta file is broken, and there are no data files")
@@ -115,7 +119,7 @@ class _Finder:
         return Positions(count.messages, first, 0, *write)
 
     def _behind(self, last: int) -> tuple[int, int]:
-        """Where writing goes on when all that is in the last file counts as written."""
+        """Return the next position to write if all bytes of the last file count as written."""
         return (last + 1, 0) if self._sizes[last] else (last, 0)
 
     def _checked(self, meta: Positions) -> Positions:
@@ -129,7 +133,7 @@ class _Finder:
         return Positions(depth, *read, *write)
 
     def _end_of_writing(self, meta: Positions) -> tuple[int, int]:
-        """Where writing goes on: in a new file unless the last one is as the meta file says."""
+        """Return the next position to write: a new file, unless the meta file fits the last one."""
         number, position = meta.write
         highest = max(self._sizes, default=number)
         size = self._sizes.get(number, 0)
@@ -154,19 +158,19 @@ class _Finder:
         return (number + 1, 0)
 
     def _compared(self, meta: Positions, write: tuple[int, int]) -> tuple[int, tuple[int, int]]:
-        """Depth and read position, from the meta file and from what there is to be read."""
+        """Return depth and read position, after comparing the meta file with the messages."""
         read = meta.read
         count = self._count(read, write)
         depth = meta.depth
         if meta.write_number in self._boundaries:
-            # What was written after the last sync.
+            # The meta file does not count the messages written after the last sync.
             depth += self._count(meta.write, write).messages
         if read[1] and not count.begins_well:
             self._say(f"metadata readPos {read[1]} is inside of a message, reading its file again")
             read = (read[0], 0)
             count = self._count(read, write)
         if count.messages < depth and count.is_whole and self._sizes:
-            # All that is left is whole, so rather the position is wrong than the depth.
+            # The remaining messages are whole, so the position is wrong rather than the depth.
             first = (min(self._sizes), 0)
             everything = self._count(first, write)
             if everything.messages > count.messages:
@@ -183,7 +187,7 @@ class _Finder:
         return total - read[1]
 
     def _count(self, read: tuple[int, int], write: tuple[int, int]) -> _Count:
-        """The messages from one position on to another one."""
+        """Count the messages between two positions."""
         messages = 0
         is_whole = begins_well = True
         for number, size in sorted(self._sizes.items()):

@@ -1,4 +1,4 @@
-"""Appends records to the data files of a queue. Knows one open file; the queue knows where."""
+"""The writer of a queue's data files. Knows one open file; the queue knows names and positions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["DiskFailed", "FileWriter"]
 
 
 class DiskFailed(Exception):
-    """A message could not be written; nothing of it is in the queue. The text is nsqd's."""
+    """A message could not be written, and the queue does not have it. The text is nsqd's."""
 
 
 class FileWriter:
-    """The file that is written to, opened by the first ``write`` after a ``close``."""
+    """A writer of one file at a time. The first ``write`` after a ``close`` opens the file."""
 
     def __init__(self, files: Files, opened: Callable[[str], None]) -> None:
         self._files = files
@@ -22,9 +22,9 @@ class FileWriter:
         self._file: DataFile | None = None
 
     def write(self, name: str, record: bytes, position: int) -> None:
-        """All of ``record`` at ``position`` of file ``name``; DiskFailed, and the file is closed.
+        """Write ``record`` at ``position`` of ``name``. If that fails, close it; DiskFailed.
 
-        Another name only after ``close``.
+        A different name needs a ``close`` before.
         """
         file = self._file
         if file is None:
@@ -36,7 +36,7 @@ class FileWriter:
             raise DiskFailed(f"write {self._files.path(name)}: {reason(error)}") from error
 
     def cut(self, position: int) -> None:
-        """Drop what was written from ``position`` on, if the disk lets us."""
+        """Truncate the open file at ``position``, if the disk allows it."""
         if self._file is not None:
             _cut(self._file, position)
 
@@ -50,7 +50,7 @@ class FileWriter:
         return file
 
     def sync(self) -> None:
-        """Have the disk take what was written. OSError, and the file is closed."""
+        """Sync the open file. If that fails, close the file and raise OSError."""
         if self._file is not None:
             try:
                 self._file.sync()
@@ -65,7 +65,7 @@ class FileWriter:
 
 
 def _write(file: DataFile, record: bytes, position: int) -> None:
-    """All of the record, or nothing that lasts."""
+    """Write the whole record, or truncate the file again and raise OSError."""
     try:
         written = file.write(record, position)
         while written < len(record):
@@ -82,5 +82,5 @@ def _cut(file: DataFile, position: int) -> None:
     try:
         file.truncate(position)
     except OSError:
-        # The next record is written over it, and the positions say where that begins.
+        # The next record overwrites the rest, because the queue's positions do not include it.
         pass

@@ -1,4 +1,4 @@
-"""The files of a back-up, and the Readers that fill them: what ``gnsqsync to-file`` does.
+"""The files of a backup, and the Readers that fill them, for ``gnsqsync to-file``.
 
-``names``, ``disk``, ``leftovers`` and ``files`` know no NSQ and make no thread.
+``names``, ``disk``, ``leftovers`` and ``files`` know no NSQ and start no thread.
 """

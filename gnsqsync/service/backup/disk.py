@@ -1,4 +1,4 @@
-"""What the files of a back-up need of a file system. The one place that touches it."""
+"""The file operations of a backup, as a protocol and for a real disk. Tests have their own."""
 
 from __future__ import annotations
 
@@ -17,41 +17,42 @@ _BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
 class Disk(Protocol):
-    """File operations by path and descriptor; each raises OSError.
+    """File operations by path and descriptor. Each raises OSError.
 
-    Nothing survives a power failure until ``sync`` of the file and, for its name, ``sync_folder``.
+    After a power failure, data is kept if ``sync`` was called before, and a name if ``sync_folder``
+    was called.
     """
 
     def make_folders(self, path: str) -> None:
-        """The folder and those above it, with their names synced; nothing when it is there."""
+        """Make the folder and its parents, and sync their names. Do nothing if it exists."""
 
     def check_folder(self, path: str) -> None:
-        """OSError when no file can be made in it."""
+        """Raise OSError if no file can be made in the folder."""
 
     def files(self, path: str, deep: bool) -> Iterator[str]:
-        """The files of a folder, relative to it; with ``deep`` those of its folders, too."""
+        """Yield the files of a folder, relative to it; with ``deep`` those of subfolders, too."""
 
     def open(self, path: str, *, new: bool) -> int:
-        """To read and append. ``new``: FileExistsError when it is there; else made if need be."""
+        """Open to read and append; make it if missing. ``new``: FileExistsError if it exists."""
 
     def open_existing(self, path: str) -> int:
-        """As ``open``; FileNotFoundError when it is not there."""
+        """Open to read and append. FileNotFoundError if the file is missing."""
 
     def lock(self, file: int) -> bool:
-        """Whether no other process has the file; it is ours until it is closed."""
+        """Lock the file until it is closed. Return False if another process has the lock."""
 
     def is_at(self, file: int, path: str) -> bool:
-        """Whether the path names this very file."""
+        """Return True if the path is a name of this file."""
 
     def exists(self, path: str) -> bool: ...
     def size(self, file: int) -> int: ...
     def changed_at(self, path: str) -> float: ...
 
     def read(self, file: int, size: int, offset: int) -> bytes:
-        """Up to ``size`` bytes; empty at the end."""
+        """Return up to ``size`` bytes, or b"" at the end."""
 
     def write(self, file: int, data: bytes) -> int:
-        """How much of it was appended."""
+        """Append ``data``. Return the number of bytes that were written."""
 
     def truncate(self, file: int, size: int) -> None: ...
     def sync(self, file: int) -> None: ...
@@ -60,20 +61,20 @@ class Disk(Protocol):
     def remove(self, path: str) -> None: ...
 
     def link(self, source: str, target: str) -> None:
-        """A second name. FileExistsError when it is taken, EXDEV on another file system."""
+        """Add a second name. FileExistsError if it is taken, EXDEV on another file system."""
 
     def copy(self, source: str, target: str) -> None:
-        """Write a synced copy, over whatever is there."""
+        """Write a synced copy, and replace ``target`` if it exists."""
 
 
 class LocalDisk:
-    """The real one."""
+    """The file operations on a real disk."""
 
     def make_folders(self, path: str) -> None:
         durable.make_folder(path, 0o770)
 
     def check_folder(self, path: str) -> None:
-        # Without O_TMPFILE, which some file systems lack: a name that no format makes.
+        # Some file systems lack O_TMPFILE, so the probe has a name, one that no format makes.
         probe = os.path.join(path, f".to-file.{os.getpid()}.probe")
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
         os.unlink(probe)

@@ -1,6 +1,6 @@
-"""The files of one topic: written, rotated, compressed and synced as nsq_to_file does it.
+"""The files of one topic: written, rotated, compressed and synced by nsq_to_file's rules.
 
-Knows no NSQ and makes no thread: time and file operations are arguments.
+Knows no NSQ and starts no thread: time and file operations are arguments.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ log: logging.Logger = logging.getLogger("gnsqsync.to_file")
 
 
 class CannotBackUp(NSQError):
-    """A file or folder cannot be written; what was not synced is not finished."""
+    """A file or folder cannot be written. Messages that were not synced are not finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How files are made. ``work_dir``: where they grow, ``output_dir`` or another folder.
+    """Rules for files. ``work_dir``: folder of open files, ``output_dir`` or another one.
 
     ``gzip_level``: 1 to 9; 0: no gzip. ``rotate_size`` (bytes before compression) and
     ``rotate_interval`` (seconds): 0 for never.
@@ -45,12 +45,12 @@ class Rules:
 
     @property
     def moves(self) -> bool:
-        """Whether a finished file goes to another folder."""
+        """True if a finished file is moved to another folder."""
         return self.work_dir != self.output_dir
 
     @property
     def only_new(self) -> bool:
-        """Whether no file is appended to that was there before."""
+        """True if existing files are never appended to."""
         return bool(self.gzip_level or self.rotate_interval)
 
     @property
@@ -59,10 +59,10 @@ class Rules:
 
 
 class TopicFiles:
-    """The open file of a topic, if there is one. By one thread at a time.
+    """The open file of a topic, if any. One thread may use it at a time.
 
-    ``now``: the local time, for names. All methods raise CannotBackUp; ``abandon`` comes after
-    that, and then nothing else.
+    ``now`` returns the local time, for names. Methods raise CannotBackUp. After that error only
+    ``abandon`` may be called.
     """
 
     def __init__(
@@ -82,25 +82,25 @@ class TopicFiles:
         self._now = now
         self._monotonic = monotonic
         self._file: int | None = None
-        # Of the open file, or the last one: its name with <REV>, and the revision.
+        # Name (with <REV>) and revision of the open file, or of the last one.
         self._name = ""
         self._revision = 0
         self._opened_at = 0.0
-        # What counts for rotate_size: the size at the opening, and what was written since.
+        # Bytes that count for rotate_size: the size at the opening, and the bytes written since.
         self._size = 0
-        # Of the file on the disk: its length, and up to where it is synced.
+        # Length of the file on the disk, and length up to which it is synced.
         self._length = 0
         self._synced = 0
-        # The gzip member that grows.
+        # The gzip member that is being written.
         self._member: zlib._Compress | None = None
 
     @property
     def path(self) -> str:
-        """Of the open file, or the last one."""
+        """Path of the open file, or of the last one."""
         return self._in(self._rules.work_dir, with_revision(self._name, self._revision))
 
     def recover(self) -> None:
-        """Put right what an earlier run left that was killed: to be called once, at the start."""
+        """Repair and finish the files of a killed run. Call this once, at the start."""
         rules, disk = self._rules, self._disk
         with self._told(rules.work_dir):
             for folder in (rules.work_dir, rules.output_dir):
@@ -109,14 +109,14 @@ class TopicFiles:
             found = disk.files(rules.work_dir, "/" in self._names.template)
             left = [path for path in found if self._names.template_of(path) is not None]
             if not rules.moves:
-                # Finished files lie there, too; only the last one can be cut off.
+                # The folder also has finished files. Only the last file can be cut off.
                 left = sorted(left, key=self._changed_at)[-1:]
         for path in left:
             with self._told(self._in(rules.work_dir, path)):
                 self._recover(path)
 
     def write(self, body: bytes) -> bool:
-        """Write a message and a newline; whether that began another file."""
+        """Write a message and a newline. Return True if that began another file."""
         rotates = self._needs_rotation()
         if rotates:
             self._rotate()
@@ -133,7 +133,7 @@ class TopicFiles:
         return rotates
 
     def tick(self) -> None:
-        """Rotate where it is time to, without a message: every sync interval."""
+        """Rotate if it is time, without a message. Called every sync interval."""
         if self._needs_rotation():
             if self._rules.skip_empty_files:
                 self.close()
@@ -141,20 +141,20 @@ class TopicFiles:
                 self._rotate()
 
     def sync(self) -> None:
-        """After this, all that was written outlives a power failure."""
+        """Sync the file, so that all messages written before survive a power failure."""
         if self._file is None:
             return
         with self._told():
             self._sync(self._file)
 
     def close(self) -> None:
-        """Sync and end the file, and move it to the output folder; the next write begins one."""
+        """Sync the file, end it, and move it to the output folder. The next write begins one."""
         file = self._file
         if file is None:
             return
         with self._told():
             if self._rules.gzip_level and self._member is None and not self._length:
-                # An empty file is no gzip file.
+                # An empty file would not be a valid gzip file.
                 self._member = zlib.compressobj(self._rules.gzip_level, zlib.DEFLATED, 31)
             self._sync(file)
             if self._rules.moves:
@@ -163,7 +163,7 @@ class TopicFiles:
             self._disk.close(file)
 
     def abandon(self) -> None:
-        """After an error: leave what is synced, and no part of a message."""
+        """Close the file after an error, cut back to the synced part."""
         file, self._file, self._member = self._file, None, None
         if file is not None:
             with suppress(OSError):
@@ -186,7 +186,7 @@ class TopicFiles:
         return self._names.at(self._now())
 
     def _rotate(self) -> None:
-        # First, as it needs the name and revision of the old one.
+        # The close comes first, because it needs the name and revision of the old file.
         self.close()
         name = self._current_name()
         self._revision = self._revision + 1 if name == self._name else 0
@@ -199,7 +199,7 @@ class TopicFiles:
         log.info("opened %s", self.path)
 
     def _open(self) -> bool:
-        """Whether the file of this revision can be ours."""
+        """Open the file of this revision. Return False if another file or process has it."""
         rules, disk = self._rules, self._disk
         with self._told():
             target = self._in(rules.output_dir, with_revision(self._name, self._revision))
@@ -211,13 +211,13 @@ class TopicFiles:
                 return False
             try:
                 good = self._can_append_to(file)
-            except BaseException:  # nobody else knows of it
+            except BaseException:  # Only this method knows the descriptor.
                 disk.close(file)
                 raise
             if not good:
                 disk.close(file)
                 return False
-            # The name must outlive what outlives the first sync.
+            # The name must be durable before the first sync of its data.
             disk.sync_folder(os.path.dirname(self.path))
             self._file = file
         return True
@@ -232,7 +232,7 @@ class TopicFiles:
                 " <PID> into --filename-format"
             )
         if not disk.is_at(file, self.path):
-            # It was moved before we had the lock.
+            # The file was moved before the lock was taken.
             return False
         if not rules.only_new:
             self._cut_back(file, self.path)
@@ -249,7 +249,7 @@ class TopicFiles:
             data = data[count:]
 
     def _sync(self, file: int) -> None:
-        """Also ends the gzip member, so that all before can be read whatever comes."""
+        """Sync the file. End the gzip member before, so that it can be read after any crash."""
         if self._member is not None:
             self._append(self._member.flush())
             self._member = None
@@ -257,14 +257,14 @@ class TopicFiles:
             self._disk.sync(file)
             self._synced = self._length
 
-    # -- finished files and those of earlier runs -------------------------------------------------
+    # -- finished files, and files of earlier runs ------------------------------------------------
 
     def _recover(self, path: str) -> None:
         rules, disk = self._rules, self._disk
         place = self._in(rules.work_dir, path)
         try:
             file = disk.open_existing(place)
-        except FileNotFoundError:  # another process was quicker
+        except FileNotFoundError:  # Another process has moved it.
             return
         try:
             if not disk.lock(file) or not disk.is_at(file, place):
@@ -290,13 +290,13 @@ class TopicFiles:
             )
 
     def _move(self, file: int, name: str, revision: int) -> None:
-        """To the output folder, by the next revision that is free there."""
+        """Move the file to the output folder, as the next revision that is free there."""
         disk = self._disk
         source = self._in(self._rules.work_dir, with_revision(name, revision))
         while True:
             target = self._in(self._rules.output_dir, with_revision(name, revision))
             disk.make_folders(os.path.dirname(target))
-            # A kill may have come between the link and the removal.
+            # If a run was killed between the link and the removal, the file is there already.
             if disk.is_at(file, target) or self._linked(source, target):
                 break
             log.warning("%s exists already; the next revision is taken", target)
@@ -306,7 +306,7 @@ class TopicFiles:
         log.info("%s is finished", target)
 
     def _linked(self, source: str, target: str) -> bool:
-        """False when the name is taken."""
+        """Link or copy the file. Return False if the name is taken."""
         disk = self._disk
         try:
             disk.link(source, target)
@@ -324,7 +324,7 @@ class TopicFiles:
             except FileExistsError:
                 return False
             finally:
-                with suppress(FileNotFoundError):  # it could not even be made
+                with suppress(FileNotFoundError):  # The copy may have failed before it was made.
                     disk.remove(part)
         return True
 
@@ -340,7 +340,7 @@ class TopicFiles:
 
     @contextmanager
     def _told(self, path: str | None = None) -> Iterator[None]:
-        """Turns an OSError into one sentence. ``path``: by default that of the open file."""
+        """Turn an OSError into one sentence. ``path``: the open file's by default."""
         try:
             yield
         except OSError as error:

@@ -1,6 +1,6 @@
-"""The end of a file whose process was killed: cut back to its last whole message or gzip member.
+"""The repair of a file whose process was killed: a cut after the last whole message or gzip member.
 
-What is cut off was never synced, so its messages were never finished: NSQ delivers them again.
+The cut part was never synced, so its messages were never finished, and NSQ delivers them again.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ __all__ = ["cut_back"]
 log: logging.Logger = logging.getLogger("gnsqsync.to_file")
 
 _BLOCK = 1 << 18
-# A thousand times as much may come of it.
+# Bytes of one read of gzip data, which may grow a thousandfold.
 _GZIP_BLOCK = 1 << 14
 
 
 def cut_back(disk: Disk, file: int, *, gzip: bool) -> int:
-    """Cut off and sync; how many bytes that were, 0 for a file that is whole."""
+    """Cut off the incomplete end, and sync. Return its bytes, 0 for a whole file."""
     size = disk.size(file)
     whole = _end_of_members(disk, file, size) if gzip else _end_of_lines(disk, file, size)
     if whole < size:
@@ -41,9 +41,9 @@ def _end_of_lines(disk: Disk, file: int, size: int) -> int:
 
 
 def _end_of_members(disk: Disk, file: int, size: int) -> int:
-    """Up to where members are complete: the file is read from its start, as gzip has no index.
+    """Return the end of the last complete member. gzip has no index, so read from the start.
 
-    Damage is no cut: what lies behind it may be whole, so such a file stays as it is.
+    A damaged file stays unchanged, because the members after the damage may be whole.
     """
     whole = offset = 0
     member = zlib.decompressobj(31)
@@ -53,7 +53,7 @@ def _end_of_members(disk: Disk, file: int, size: int) -> int:
             try:
                 member.decompress(data)
             except zlib.error as error:
-                if _is_zero(disk, file, whole):  # as a power failure leaves it
+                if _is_zero(disk, file, whole):  # A power failure may leave zeros.
                     return whole
                 log.warning("a gzip file is damaged behind byte %d, and stays so: %s", whole, error)
                 return size

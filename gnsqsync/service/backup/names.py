@@ -15,7 +15,7 @@ _MONTH_NAMES = _MONTHS.split()
 _DAY_NAMES = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 
 _WORD, _TWO = "[A-Za-z]+", "[0-9]{2}"
-# What the Go tool knows, and what each looks like in a name. Anything else stays as it is.
+# Directives of the Go tool -> the pattern of their values in a name. Others stay unchanged.
 _DIRECTIVES = {
     "B": _WORD,
     "b": _WORD,
@@ -39,7 +39,7 @@ _REV_SHAPE = "-([0-9]{6,})"
 
 
 def format_time(layout: str, when: time.struct_time) -> str:
-    """As strftime, with the directives that the Go tool knows, and English names everywhere."""
+    """Format as strftime does, with the Go tool's directives only, and always English names."""
 
     def value(found: re.Match[str]) -> str:
         match found[1]:
@@ -56,7 +56,7 @@ def format_time(layout: str, when: time.struct_time) -> str:
             case "Y":
                 return f"{when.tm_year:04d}"
             case _:
-                # Numbers and the zone, which no locale changes.
+                # The other directives are numbers and the zone, which no locale changes.
                 return time.strftime(found[0], when)
 
     return _DIRECTIVE.sub(value, layout)
@@ -64,14 +64,14 @@ def format_time(layout: str, when: time.struct_time) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FileNames:
-    """The names of one topic's files, relative to their folder. Make it with ``of``."""
+    """The names of one topic's files, relative to their folder. Made by ``of``."""
 
-    # What is left to fill in are <DATETIME> and <REV>.
+    # The format with all words filled in except <DATETIME> and <REV>.
     template: str
     datetime_format: str
-    # Whether names have a revision; else there is one file for each <DATETIME>.
+    # True if names have a revision. Otherwise there is one file for each <DATETIME>.
     has_revisions: bool
-    # Names of files that an earlier run may have left, with another <PID>, <DATETIME> and <REV>.
+    # Pattern of file names of earlier runs, with any <PID>, <DATETIME> and <REV>.
     shape: re.Pattern[str]
 
     @classmethod
@@ -86,7 +86,7 @@ class FileNames:
         gzip: bool,
         has_revisions: bool,
     ) -> FileNames:
-        """``host``: what stands for <HOST>. ConfigError: the format fits no such files."""
+        """Return the names. ``host``: the value of <HOST>. ConfigError if the format is bad."""
         if has_revisions and "<REV>" not in filename_format:
             raise ConfigError(
                 "missing <REV> in --filename-format when gzip, rotation, or work dir enabled"
@@ -110,18 +110,18 @@ class FileNames:
         return names
 
     def at(self, when: time.struct_time) -> str:
-        """The name at that time, with <REV> in it if names have revisions."""
+        """Return the name at that time, with <REV> in it if names have revisions."""
         name = self.template.replace("<DATETIME>", format_time(self.datetime_format, when))
         parts = name.split("/")
         if ".." in parts or not parts[-1] or "\0" in name:
-            # A topic may be called "..".
+            # A topic may have the name "..".
             raise ConfigError(f"--filename-format makes {name!r}, which is no file in the folder")
         return name.lstrip("/")
 
     def template_of(self, path: str) -> tuple[str, int] | None:
-        """Of a file that an earlier run may have made: its name with <REV>, and the revision.
+        """Return the name with <REV>, and the revision, of a file of an earlier run.
 
-        None for any other file.
+        Return None for any other file.
         """
         found = self.shape.fullmatch(path)
         if found is None:
@@ -133,7 +133,7 @@ class FileNames:
 
 
 def with_revision(name: str, number: int) -> str:
-    """The file name of a revision, 0 or more."""
+    """Return the file name of a revision, 0 or more."""
     return name.replace("<REV>", f"-{number:06d}")
 
 

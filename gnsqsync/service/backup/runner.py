@@ -1,11 +1,12 @@
-"""Readers that write their messages to files, and finish them when they are synced.
+"""Readers that write their messages to files, and finish each message after its sync.
 
-A message is written by the worker of its Reader, at once, and detached. The worker syncs the files
-of its topic when nsqd waits for the messages that are held. The thread that runs the rounds syncs
-them every sync interval, and before nsqd would take the messages back. Then they are finished.
+The worker of a Reader writes a message at once, and detaches it. The worker syncs the files of its
+topic when nsqd waits for answers. The thread of the rounds syncs the files every sync interval, and
+before nsqd would time the messages out. After a sync the messages are finished.
 
-Why handlers and not ``Reader.batches()``: a batch is written when it is full or its time is over,
-so its messages could land in the file of the next hour; and a TopicGroup starts its Readers itself.
+Handlers are used instead of ``Reader.batches()`` for two reasons. A batch is written when it is
+full or its time is over, so its messages could go to the file of the next hour. And a TopicGroup
+starts its Readers itself.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from gnsqsync.stats import StopResult
 
 __all__ = ["BackUp", "Progress"]
 
-# Seconds between two looks, and the most for writing received messages at a stop.
+# Seconds between two rounds, and upper bound of seconds for writing received messages at a stop.
 _ROUND_SECONDS = 0.5
 _DRAIN_SECONDS = 5.0
-# Seconds of one wait for the end. A signal that comes just before a wait is handled after it.
+# Seconds of one wait for the end. Python handles a signal that comes just before a wait after it.
 _WAKE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Counts since the start; ``held``: messages written and not synced; ``size``: bytes."""
+    """Counts since the start. ``held``: messages written and not synced. ``size``: bytes."""
 
     topics: int
     finished: int
@@ -47,11 +48,11 @@ class Progress:
 
 
 class BackUp:
-    """Runs a group of Readers that it has made, until a signal comes or no topic can be written.
+    """A backup by a group of Readers, until a signal comes or no topic can be written.
 
-    A topic that cannot be written gets no messages for a while, and is tried again; the others go
-    on. ``make_files``: of a topic. ``make_reader``: of a topic and its handler, with one worker.
-    ``sync_interval``: seconds.
+    A topic that cannot be written gets no messages for a while, and is tried again. The others go
+    on. ``make_files`` returns the files of a topic. ``make_reader`` returns a Reader with one
+    worker for a topic and its handler. ``sync_interval``: seconds.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class BackUp:
         sync_interval: float,
         on_round: Callable[[Progress], object],
     ) -> None:
-        # Running Readers; always the same list object.
+        # Running Readers. The list object never changes, because the metrics page holds it.
         self.readers: list[Reader] = []
         self._make_files = make_files
         self._make_reader = make_reader
@@ -72,16 +73,21 @@ class BackUp:
         self._on_round = on_round
         runtime = choose(None)
         self._runtime = runtime
-        # A signal, an error, or the end of all Readers.
+        # Set by a signal, an error, or the end of all Readers. It ends the wait of a round.
         self._wake = runtime.event()
+        # Set after the end of all Readers.
         self._over = runtime.event()
+        # Guards ``_topics``, ``readers``, ``_finished`` and ``_size``.
         self._lock: Mutex = runtime.lock()
+        # Topics by name.
         self._topics: dict[str, TopicBackUp] = {}
-        # Sums over topics that are gone.
+        # Finished messages and bytes of topics that are gone.
         self._finished = 0
         self._size = 0
         self._group: Group | None = None
+        # Seconds that the last signal grants for the end; None before a signal.
         self._granted: float | None = None
+        # True after SIGHUP, until the next round begins new files.
         self._reopens = False
         # Time from which on no topic could be written, in seconds of the runtime's clock.
         self._all_failed_at: float | None = None
@@ -90,9 +96,9 @@ class BackUp:
         self._results: list[StopResult] = []
 
     def reader(self, topic: str) -> Reader:
-        """Make a Reader of the topic, not started, and put its files right. From any thread.
+        """Make a Reader of the topic, not started, and repair its files. Any thread may call.
 
-        If its files cannot be written, that is a failure of this topic.
+        If the files cannot be written, only this topic fails.
         """
         earlier = self._topics.get(topic)
         if earlier is not None:
@@ -112,15 +118,15 @@ class BackUp:
         return reader
 
     def run(self, group: Group, stop_timeout: float) -> Ending:
-        """Start ``group``, whose Readers are from ``reader()``, and run to its end.
+        """Start ``group``, whose Readers come from ``reader()``, and run until its end.
 
-        ``stop_timeout``: seconds for what has to be written after the first signal. Raises what
-        made it end by itself. By the main thread: signals.
+        ``stop_timeout``: seconds for writing received messages after the first signal. Raises the
+        error that ended the group. Call it on the main thread, because it handles signals.
         """
         self._group = group
         with ExitStack() as stack:
             stack.enter_context(StopSignals(self._ask, stop_timeout))
-            with suppress(ValueError):  # not the main thread
+            with suppress(ValueError):  # On another thread there are no signals.
                 stack.enter_context(handled([signal.SIGHUP], self._ask_to_reopen))
             try:
                 group.start(block=False)
@@ -131,7 +137,7 @@ class BackUp:
                     self._round()
                 self._end(group, stop_timeout)
                 watcher.join()
-            except BaseException:  # nobody would stop the Readers
+            except BaseException:  # No other code would stop the Readers.
                 group.stop(0.0)
                 raise
             finally:
@@ -146,7 +152,7 @@ class BackUp:
     # -- signals and ends ------------------------------------------------------------------------
 
     def _ask(self, timeout: float) -> None:
-        """Begin the end, in a signal handler. The second signal does not wait."""
+        """Begin the end. Called by the signal handler. The second signal does not wait."""
         self._granted = timeout
         self._wake.set()
         if timeout == 0 and self._group is not None:
@@ -166,18 +172,19 @@ class BackUp:
             self._wake.set()
 
     def _end(self, group: Group, stop_timeout: float) -> None:
-        """Write what has been received, sync and finish it, and end the Readers."""
+        """Write, sync and finish the received messages, and end the Readers."""
         deadline = self._runtime.now() + min(stop_timeout, _DRAIN_SECONDS)
         if not self._over.is_set() and self._failure is None:
             for topic in self._all():
                 topic.pause()
             while self._granted and (left := deadline - self._runtime.now()) > 0:
-                # Cleared before the look, so a message that is written after it ends the wait.
+                # The event is cleared before the check, so that a message written after the check
+                # ends the wait.
                 self._wake.clear()
                 if all(topic.has_all() for topic in self._all()):
                     break
                 self._wake.wait(min(left, _WAKE_SECONDS))
-        # From now on a Reader waits for the sync of each message.
+        # From now on each message is synced at once.
         for topic in self._all():
             topic.sync_always()
         group.stop(stop_timeout if self._granted is None else self._granted)
@@ -199,14 +206,14 @@ class BackUp:
         self._on_round(self.progress())
 
     def _look_at_failures(self, topics: list[TopicBackUp]) -> None:
-        """Tell of topics that cannot be written; end all when that is every topic."""
+        """Log topics that cannot be written. If no topic can be written, end the backup."""
         failed = [topic for topic in topics if topic.failure is not None]
         if not failed or len(failed) < len(topics):
             self._all_failed_at = None
             for topic in topics:
                 topic.tell()
         elif self._all_failed_at is None:
-            # A topic that is listed now may come a moment later.
+            # A new topic, listed at this moment, may be writable, so wait for one round.
             self._all_failed_at = self._runtime.now()
         elif self._runtime.now() - self._all_failed_at >= _ROUND_SECONDS:
             self._failure = failed[0].failure
@@ -216,7 +223,7 @@ class BackUp:
             return list(self._topics.values())
 
     def _forget(self, topic: TopicBackUp) -> None:
-        """Drop a topic that no nsqlookupd lists any more, or that is listed again."""
+        """Remove a topic that no nsqlookupd lists any more, or that is listed again."""
         topic.close()
         with self._lock:
             reader = topic.reader

@@ -1,6 +1,6 @@
-"""The files of one topic, and its messages that are written and not synced.
+"""The files of one topic, and its messages that are written but not synced.
 
-Knows a Reader and the files of its topic; knows no other topic and no signal.
+Knows a Reader and the files of its topic. Knows no other topic and no signal.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ __all__ = ["TopicBackUp"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.to_file")
 
-# The part of RDY at which go-nsq's IsStarved is true.
+# Share of RDY from which on go-nsq's IsStarved is true.
 _STARVED = 0.85
-# After a failure a topic is tried again after these seconds, which double up to the longest ones.
+# Seconds after which a failed topic is tried again: the first ones, which double, and the longest.
 _RETRY_SECONDS = 2.0
 _LONGEST_RETRY_SECONDS = 60.0
 
 
 class TopicBackUp:
-    """The files of a topic, and its messages that are written and not synced.
+    """The files of a topic, and its messages that are written but not synced.
 
-    ``_lock`` guards both, between the Reader's worker and the thread of the rounds. The lock is
-    held over writes and syncs: messages of the worker would wait for them anyway.
+    The Reader's worker and the thread of the rounds share them, so ``_lock`` guards both. The lock
+    is held during writes and syncs, because the worker's next message must wait for them anyway.
     """
 
     reader: Reader | None = None
-    # Called after a failure, and when all that was received is written, once the topic is paused.
+    # Called after a failure, and when a paused topic has written all received messages.
     on_change: Callable[[], None]
 
     def __init__(
@@ -50,42 +50,47 @@ class TopicBackUp:
         max_in_flight: int,
         sync_interval: float,
     ) -> None:
-        # Why nothing can be written now; None while that works.
+        # The reason why the topic cannot be written now; None while it can.
         self.failure: NSQError | None = None
+        # Number of finished messages.
         self.finished: int = 0
         self._make_files = make_files
         self._lock = lock
         self._max_in_flight = max_in_flight
         self._sync_interval = sync_interval
-        # None after a failure.
+        # The open files; None after a failure, until a retry succeeds.
         self._files: TopicFiles | None = None
-        # Bytes that earlier files of this topic took.
+        # Bytes that were written before the last failure.
         self._size_before = 0
         self._delays = ReconnectDelays(
             initial=_RETRY_SECONDS, maximum=_LONGEST_RETRY_SECONDS, rng=random.Random()
         )
+        # Time of the next retry after a failure. Times are in seconds of time.monotonic().
         self._retry_at = math.inf
-        # A failure that nobody was told of, and a success after one.
+        # A failure that is not logged yet, and True after a sync that is not logged yet.
         self._untold: NSQError | None = None
         self._works_again = False
+        # Messages that are written but not synced, and their number by nsqd.
         self._pending: list[Message] = []
         self._by_nsqd: Counter[str] = Counter()
-        # Held messages of one nsqd at which that nsqd waits. Worked out when nothing is held.
+        # Number of pending messages of one nsqd at which that nsqd waits for answers. It is
+        # computed anew when no message is pending.
         self._most_of_one = 0
-        # In seconds of time.monotonic(), as a message's deadline.
+        # Time of the next rotation and sync, and time by which pending messages must be synced.
         self._next_tick = time.monotonic() + sync_interval
         self._sync_by = math.inf
+        # True after ``pause``, and True after ``close``.
         self._is_paused = False
         self._is_closed = False
 
     def begin(self) -> None:
-        """Put right what an earlier run left; from then on messages are written."""
+        """Repair the files of an earlier run. From then on messages are written."""
         with self._lock:
             try:
                 files = self._make_files()
                 files.recover()
             except ConfigError as error:
-                # The options are fine for other topics.
+                # The options may be right for other topics, so only this one fails.
                 self._fail(CannotBackUp(str(error)))
             except NSQError as error:
                 self._fail(error)
@@ -95,7 +100,7 @@ class TopicBackUp:
 
     @property
     def size(self) -> int:
-        """Bytes of messages and newlines that were written."""
+        """Bytes of written messages and newlines."""
         files = self._files
         return self._size_before + (files.written if files is not None else 0)
 
@@ -103,10 +108,10 @@ class TopicBackUp:
     def held(self) -> int:
         return len(self._pending)
 
-    # -- by the worker ---------------------------------------------------------------------------
+    # -- called by the worker --------------------------------------------------------------------
 
     def handle(self, message: Message) -> None:
-        """Write the message; the Reader's handler."""
+        """Write the message. This is the Reader's handler."""
         with self._lock:
             if self._is_closed or self._files is None:
                 raise Requeue(0, backoff=False)
@@ -139,10 +144,10 @@ class TopicBackUp:
         nsqds = len(reader.stats().connections) if reader is not None else 1
         return max(1, math.ceil(_STARVED * (self._max_in_flight // max(1, nsqds))))
 
-    # -- by the rounds ---------------------------------------------------------------------------
+    # -- called by the rounds --------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Rotate every sync interval, and sync then, or when nsqd waits or soon would."""
+        """Rotate and sync every sync interval. Sync earlier if nsqd waits or messages time out."""
         now = time.monotonic()
         if self._files is None and not self._is_closed:
             self._try_again(now)
@@ -161,7 +166,7 @@ class TopicBackUp:
 
     def _try_again(self, now: float) -> None:
         if now < self._retry_at:
-            # The Reader of the topic may have started since it failed.
+            # The Reader may have started after the failure, and must be paused then.
             self._hold(True)
             return
         self.begin()
@@ -169,7 +174,7 @@ class TopicBackUp:
             self._hold(False)
 
     def tell(self) -> None:
-        """Log a failure, at growing intervals, and its end."""
+        """Log a failure at growing intervals, and its end."""
         assert self.reader is not None
         place = ("to-file", self.reader.topic)
         error, self._untold = self._untold, None
@@ -187,11 +192,11 @@ class TopicBackUp:
     def _is_starved(self) -> bool:
         try:
             return self.reader is not None and self.reader.is_starved
-        except ClosedError:  # not started yet
+        except ClosedError:  # The Reader has not started yet.
             return False
 
     def sync_always(self) -> None:
-        """Sync now, and at each message that comes."""
+        """Sync now, and after each further message."""
         with self._lock:
             self._max_in_flight = 1
             if not self._is_closed:
@@ -201,7 +206,7 @@ class TopicBackUp:
                     self._fail(error)
 
     def reopen(self) -> None:
-        """End the file; the next message begins another one."""
+        """End the file. The next message begins another one."""
         self._end_file(for_good=False)
 
     def close(self) -> None:
@@ -221,14 +226,14 @@ class TopicBackUp:
                 self._fail(error)
 
     def pause(self) -> None:
-        """Receive nothing more, for good. Messages that were received are written."""
+        """Receive no more messages, for good. Received messages are still written."""
         self._is_paused = True
         self._hold(True)
 
     def _hold(self, held: bool) -> None:
-        """Have the Reader receive nothing, or go on."""
+        """Pause or resume the Reader."""
         assert self.reader is not None
-        with suppress(ClosedError):  # not started yet
+        with suppress(ClosedError):  # The Reader may not have started yet.
             if held:
                 self.reader.pause()
             else:
@@ -239,14 +244,14 @@ class TopicBackUp:
         assert self.reader is not None
         try:
             return self._files is None or self.reader.stats().in_flight <= len(self._pending)
-        except ClosedError:  # not started yet
+        except ClosedError:  # The Reader has not started yet.
             return True
 
     def has_ended(self) -> bool:
         assert self.reader is not None
         try:
             return self.reader.join(0.0) is not None
-        except ClosedError:  # not started yet
+        except ClosedError:  # The Reader has not started yet.
             return False
         except NSQError:
             return True
@@ -266,7 +271,8 @@ class TopicBackUp:
             self.finished += self.reader.finish(pending)
 
     def _fail(self, error: NSQError) -> None:
-        """Give unsynced messages back at once. Nothing more is written until a later try."""
+        """Note a failure, and requeue unsynced messages at once. No message is written until a
+        retry succeeds."""
         self._size_before = self.size
         files, self._files = self._files, None
         if files is not None:
@@ -278,6 +284,6 @@ class TopicBackUp:
         self._sync_by = math.inf
         self._hold(True)
         for message in pending:
-            with suppress(MessageAnswered):  # nsqd has taken it back
+            with suppress(MessageAnswered):  # The message may have timed out.
                 message.requeue(0, backoff=False)
         self.on_change()

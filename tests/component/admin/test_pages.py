@@ -14,8 +14,8 @@ import pytest
 
 from gnsqsync import NsqdHTTP
 from gnsqsync.admin import Admin, create_app
-from gnsqsync.embedded import Nsqd
 from tests.component.admin.test_cluster import Paths
+from tests.support.servers import Pool
 from tests.support.waiting import eventually
 
 EVIL = "<script>alert(1)</script>\"'&"
@@ -69,9 +69,13 @@ def made() -> Iterator[Callable[..., Admin]]:
 
 
 @pytest.fixture
-def nsqd() -> Iterator[NsqdHTTP]:
-    with Nsqd() as server, NsqdHTTP(server.http_address) as http:
+def nsqd(server_pool: Pool) -> Iterator[NsqdHTTP]:
+    """One nsqd for all tests of nsqadmin: each finds it without a topic."""
+    host, port = server_pool.get("embedded", "nsqd", (), "nsqadmin").http_address
+    with NsqdHTTP(f"{host}:{port}") as http:
         yield http
+        for topic in http.stats().topics:
+            http.delete_topic(topic.topic_name)
 
 
 @pytest.fixture

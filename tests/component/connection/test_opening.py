@@ -8,8 +8,7 @@ import re
 import socket
 import threading
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -34,6 +33,7 @@ from gnsqsync.runtime import choose
 from gnsqsync.wire.frames import FrameDecoder
 from gnsqsync.wire.handshake import Negotiated
 from tests.support import scripted
+from tests.support.ground import black_hole
 from tests.support.scripted import (
     NEGOTIATED,
     RESPONSE,
@@ -383,23 +383,6 @@ def test_close_before_the_dial(world: World) -> None:
     connection.close()
     with pytest.raises(ClosedError, match=r"closed before 127\.0\.0\.1:1 was dialled"):
         connection.open()
-
-
-@contextmanager
-def black_hole() -> Iterator[tuple[str, int]]:
-    """An address that lets a dial hang: a listener whose queue is full drops what comes."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        others = [socket.socket() for _ in range(4)]
-        for other in others:
-            other.setblocking(False)
-            other.connect_ex(listener.getsockname())
-        try:
-            yield listener.getsockname()
-        finally:
-            for other in others:
-                other.close()
 
 
 def test_a_dial_that_hangs(world: World) -> None:

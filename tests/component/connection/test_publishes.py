@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import time
 from collections.abc import Callable
@@ -167,21 +166,7 @@ def start_victim(
     world: World, body: Callable[[], None], error: type[BaseException]
 ) -> Callable[[], None]:
     """Run it; the result throws ``error`` into it."""
-    if world.name == "threads":
-        thread = threading.Thread(target=body, daemon=True)
-        thread.start()
-
-        def throw() -> None:
-            raised = ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(error)
-            )
-            assert raised == 1
-
-        return throw
-    import gevent
-
-    greenlet = gevent.spawn(body)
-    return lambda: greenlet.kill(error, block=False)
+    return partial(world.throw, world.start(body), error)
 
 
 def test_followers_that_are_killed_and_followers_out_of_time(client: Client, world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections import deque
 from typing import Any
 
 import pytest
@@ -142,6 +143,26 @@ def test_behind_a_layer_no_border_is_claimed() -> None:
     for room in range(1, size):
         cut = outcomes_of_a_cut(room, 0, together=True, clear=False)
         assert cut == ["OutcomeUnknown"] * 3, room
+
+
+class TakenAtALook(deque[PublishSlot]):
+    """Publishes of which another sender takes one whenever somebody looks whether there are any."""
+
+    def __bool__(self) -> bool:
+        there_was_one = len(self) > 0
+        if there_was_one:
+            self.popleft()
+        return there_was_one
+
+
+def test_nothing_is_written_without_the_lock_when_another_sender_empties_the_queue() -> None:
+    kernel = Kernel()
+    send_queue = outbox_on(kernel)
+    send_queue.slots = TakenAtALook([slot(FIRST)])
+    with send_queue._lock:  # another sender is writing
+        send_queue.send(slot(SECOND), kernel.time)
+        assert kernel.taken == b""
+        assert send_queue._lock.locked()
 
 
 @pytest.mark.parametrize("clear", [True, False], ids=["clear", "behind a layer"])

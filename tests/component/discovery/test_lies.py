@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gnsqsync import Observer, Reader
+from gnsqsync.discovery.questions import MOST_NSQDS
 from gnsqsync.errors import ConfigError
 from tests.component.conftest import Client, address
 from tests.support.scripted import ScriptedNsqd
@@ -20,6 +21,13 @@ from tests.support.worlds import World
 
 OFTEN = 0.05
 UNKNOWN = {"message": "TOPIC_NOT_FOUND"}
+CROWD = {
+    "channels": [],
+    "producers": [
+        {"broadcast_address": "127.0.0.1", "tcp_port": port, "http_port": 1}
+        for port in range(1, MOST_NSQDS + 2)
+    ],
+}
 
 
 def producer(nsqd: ScriptedNsqd, **changes: Any) -> dict[str, Any]:
@@ -193,8 +201,9 @@ def test_broken_entries_are_left_out_one_by_one(
         ([], 200, "JSON object"),
         ({"producers": {"a": 1}}, 200, "a list was expected"),
         (b"[" * 100000, 200, "nested"),
+        (CROWD, 200, f"at most {MOST_NSQDS} are believed"),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_nonsense_is_told_once_until_it_works_again(
     discover: Discovering,

@@ -17,9 +17,9 @@ from gnsqsync.reader.running_reader import RunningReader
 from gnsqsync.runtime import choose
 from gnsqsync.stats import StopResult
 from tests.component.conftest import Client, address, names
-from tests.component.connection.test_opening import black_hole
 from tests.support import scripted
 from tests.support.counting import CountingRuntime
+from tests.support.ground import black_hole
 from tests.support.scripted import Command, ScriptedNsqd, automatic, message_frame
 from tests.support.worlds import World
 

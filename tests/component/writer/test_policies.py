@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 from gnsqsync import Writer
 from gnsqsync.errors import ClosedError, ConfigError, NotSent, OutcomeUnknown, Refused
 from tests.component.conftest import Client, address
-from tests.support import scripted
+from tests.support import ground, scripted
 from tests.support.scripted import Command, Hook, ScriptedNsqd, automatic
 from tests.support.worlds import World
 
@@ -44,22 +43,9 @@ def first_then_ok(hook: Hook, times: int = 1) -> Hook:
 
 @contextmanager
 def black_hole() -> Iterator[str]:
-    """An address that answers no SYN: a listener whose backlog is full and never emptied."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        host, port = listener.getsockname()
-        fillers = []
-        for _ in range(8):
-            filler = socket.socket()
-            filler.setblocking(False)
-            filler.connect_ex((host, port))
-            fillers.append(filler)
-        try:
-            yield f"{host}:{port}"
-        finally:
-            for filler in fillers:
-                filler.close()
+    """An address that answers no SYN."""
+    with ground.black_hole() as (host, port):
+        yield f"{host}:{port}"
 
 
 def bodies(nsqd: ScriptedNsqd) -> list[bytes]:

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import pytest
 
 from gnsqsync import NsqdHTTP, Writer
 from tests.integration.conftest import address, url
-from tests.support.mariadb import MariaDB, mariadb
-from tests.support.postgres import Postgres, postgres
+from tests.support.forks import Forks
+from tests.support.mariadb import MariaDB
+from tests.support.postgres import Postgres
 from tests.support.programs import Program
 from tests.support.servers import Pool, Server, unique
 from tests.support.waiting import eventually
@@ -30,8 +32,6 @@ __all__ = [
     "PostgresDatabase",
     "Project",
     "SqliteDatabase",
-    "mariadb",
-    "postgres",
 ]
 
 PROJECT = Path(__file__).parent / "project"
@@ -39,6 +39,37 @@ PROJECT = Path(__file__).parent / "project"
 ON_BOTH = pytest.mark.parametrize("database", ["sqlite", "postgres"], indirect=True)
 ON_EACH = pytest.mark.parametrize("database", ["sqlite", "postgres", "mariadb"], indirect=True)
 ON_POSTGRES = pytest.mark.parametrize("database", ["postgres"], indirect=True)
+
+# Modules that commands import and that need no settings; drivers only where they are installed.
+IMPORTED = (
+    "django.contrib.admin",
+    "django.contrib.auth.hashers",
+    "django.contrib.auth.management",
+    "django.contrib.auth.password_validation",
+    "django.contrib.contenttypes.management",
+    "django.contrib.messages.context_processors",
+    "django.contrib.messages.storage.fallback",
+    "django.contrib.sessions.backends.db",
+    "django.contrib.sessions.middleware",
+    "django.core.handlers.wsgi",
+    "django.core.management.commands.migrate",
+    "django.core.management.commands.shell",
+    "django.core.management.commands.test",
+    "django.db.backends.sqlite3.base",
+    "django.forms.models",
+    "django.test.client",
+    "django.test.runner",
+    "django.urls",
+    "django.views.generic",
+    "gnsqsync.django.consume_command",
+    "gnsqsync.django.inbox",
+    "gnsqsync.django.management.commands.nsq_consume",
+    "gnsqsync.django.management.commands.nsq_dead_letters",
+    "gnsqsync.django.outbox",
+    "gnsqsync.django.schedule",
+    "gnsqsync.service.relay_command",
+)
+DRIVERS = ("psycopg", "pymysql")
 
 # Each database on threads and greenlets. On SQLite a greenlet that waits for the lock stops its
 # thread, and so the one that has it.
@@ -65,10 +96,12 @@ IN_BOTH_WORLDS = pytest.mark.parametrize(
 class Command(Program):
     """A running ``manage.py``, or another program of the project."""
 
-    def __init__(self, words: list[str], folder: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self, words: list[str], folder: Path, environment: dict[str, str], forks: Forks | None
+    ) -> None:
         # What PostgreSQL calls its sessions.
         self.name = unique(words[0])
-        super().__init__(words, folder, {"PGAPPNAME": self.name, **environment})
+        super().__init__(words, folder, {"PGAPPNAME": self.name, **environment}, forks=forks)
 
 
 class SqliteDatabase:
@@ -93,6 +126,14 @@ class SqliteDatabase:
             except OSError:
                 continue
         return found
+
+    def keep(self) -> bytes:
+        """Return what makes other databases as this one is now."""
+        return self._path.read_bytes()
+
+    def become(self, kept: bytes) -> None:
+        """Have the tables and rows that ``keep`` has returned."""
+        self._path.write_bytes(kept)
 
     def close(self) -> None:
         """It goes with the folder."""
@@ -121,6 +162,19 @@ class PostgresDatabase:
         query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
         ((found,),) = self.ask(query, command.name)
         return int(found)
+
+    def keep(self) -> str:
+        """Return the name of a copy, from which others can be made."""
+        self._forget()
+        kept = unique("template")
+        self._manage(f'CREATE DATABASE "{kept}" TEMPLATE "{self._name}"')
+        return kept
+
+    def become(self, kept: str) -> None:
+        """Have the tables and rows of a copy."""
+        self._forget()
+        self._manage(f'DROP DATABASE "{self._name}"')
+        self._manage(f'CREATE DATABASE "{self._name}" TEMPLATE "{kept}"')
 
     def stop(self) -> None:
         self._forget()
@@ -174,6 +228,27 @@ class MariaDatabase:
             cursor.execute(query)
             return list(cursor.fetchall())
 
+    def keep(self) -> list[tuple[str, list[Any]]]:
+        """Return statements that make tables and rows as they are now, with their parameters."""
+        made: list[tuple[str, list[Any]]] = [("SET FOREIGN_KEY_CHECKS = 0", [])]
+        for (table,) in self.ask("SHOW TABLES"):
+            ((_, statement),) = self.ask(f"SHOW CREATE TABLE `{table}`")
+            made.append((statement, []))
+            if rows := self.ask(f"SELECT * FROM `{table}`"):
+                places = ", ".join(["%s"] * len(rows[0]))
+                made.append((f"INSERT INTO `{table}` VALUES ({places})", rows))
+        return made
+
+    def become(self, kept: list[tuple[str, list[Any]]]) -> None:
+        """Run the statements that ``keep`` has returned."""
+        with closing(self._server.connect(self._name)) as connection:
+            cursor = connection.cursor()
+            for statement, rows in kept:
+                if rows:
+                    cursor.executemany(statement, rows)
+                else:
+                    cursor.execute(statement)
+
     def close(self) -> None:
         """Do nothing: the database goes with the server."""
 
@@ -181,10 +256,20 @@ class MariaDatabase:
 Database = SqliteDatabase | PostgresDatabase | MariaDatabase
 
 
+class Shared:
+    """What the projects of all tests share: a process that forks, and databases to copy."""
+
+    def __init__(self) -> None:
+        self.forks = Forks([*IMPORTED, *filter(find_spec, DRIVERS)])
+        # By the class of the database: what migrations have made of an empty one.
+        self.migrated: dict[type, Any] = {}
+
+
 class Project:
     """A copy of the project, with a topic of its own."""
 
-    def __init__(self, folder: Path, nsqd: Server, database: Database) -> None:
+    def __init__(self, folder: Path, nsqd: Server, database: Database, shared: Shared) -> None:
+        self._shared = shared
         self.folder = folder
         self.nsqd = nsqd
         self.database = database
@@ -193,12 +278,18 @@ class Project:
 
     def manage(self, *words: str, **environment: str) -> Command:
         """Start ``manage.py words``; the environment is what the settings and handlers read."""
-        return self.run("python", "-W", "error", "manage.py", *words, **environment)
+        if environment.get("SHOP_GEVENT"):
+            # Patched before anything is imported, which a fork is too late for.
+            return self.run("python", "-W", "error", "manage.py", *words, **environment)
+        return self._run(["manage.py", *words], environment, self._shared.forks)
 
     def run(self, *words: str, **environment: str) -> Command:
         """Start another program in its folder, likewise."""
+        return self._run(list(words), environment, None)
+
+    def _run(self, words: list[str], environment: dict[str, str], forks: Forks | None) -> Command:
         command = Command(
-            list(words),
+            words,
             self.folder,
             {
                 "SHOP_NSQD": address(self.nsqd),
@@ -207,12 +298,25 @@ class Project:
                 **self.database.environment,
                 **environment,
             },
+            forks,
         )
         self._commands.append(command)
         return command
 
+    def shell(self, code: str, **environment: str) -> str:
+        """Run code in the project; return what it prints."""
+        (self.folder / "code_of_the_test.py").write_text(code, encoding="utf-8")
+        return self.manage("shell", "-v0", "-c", "import code_of_the_test", **environment).end()
+
     def migrate(self) -> None:
-        self.manage("migrate", "--run-syncdb", "-v0").end()
+        """Make the tables of an empty database: by migrations once a session, then as a copy."""
+        database: Any = self.database
+        migrated = self._shared.migrated
+        if type(database) in migrated:
+            database.become(migrated[type(database)])
+        else:
+            self.manage("migrate", "--run-syncdb", "-v0").end()
+            migrated[type(database)] = database.keep()
 
     def publish(self, *bodies: str) -> None:
         with Writer(address(self.nsqd)) as writer:
@@ -271,10 +375,17 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
     found.close()
 
 
+@pytest.fixture(scope="session")
+def shared() -> Iterator[Shared]:
+    shared = Shared()
+    yield shared
+    shared.forks.close()
+
+
 @pytest.fixture
-def project(tmp_path: Path, nsqd: Server, database: Database) -> Iterator[Project]:
+def project(tmp_path: Path, nsqd: Server, database: Database, shared: Shared) -> Iterator[Project]:
     folder = tmp_path / "project"
     shutil.copytree(PROJECT, folder, ignore=shutil.ignore_patterns("__pycache__", "*.sqlite3"))
-    project = Project(folder, nsqd, database)
+    project = Project(folder, nsqd, database, shared)
     yield project
     project.close()

@@ -49,7 +49,7 @@ def most_until_stored(project: Project, consumer: Command, count: int) -> int:
 
     def all_are_stored() -> bool:
         seen.append(project.database.connections(consumer))
-        return len(project.orders()) == count
+        return project.database.ask("SELECT count(*) FROM shop_order")[0][0] == count
 
     # Often, as a connection may live for one message, and not all the time: it has to work, too.
     consumer.eventually(all_are_stored, pause=0.005)
@@ -63,7 +63,7 @@ def most_until_stored(project: Project, consumer: Command, count: int) -> int:
     [pytest.param("", "null", id="threads"), ("gevent", "null"), ("gevent", "0")],
 )
 def test_no_more_connections_than_workers(project: Project, patched: str, age: str) -> None:
-    count = 1000 if age == "null" else 100
+    count = 200 if age == "null" else 50
     consumer = consume(project, count, SHOP_CONN_MAX_AGE=age, SHOP_GEVENT=patched)
     # PostgreSQL lists a session for a moment after its end, so of each worker there may be two.
     most = 4 if age == "null" else 8
@@ -95,7 +95,7 @@ def test_more_greenlets_at_work_than_postgresql_allows(project: Project, age: st
 @WITH_POOLS
 @ON_POSTGRES
 def test_a_pool_serves_more_greenlets_than_postgresql_allows(project: Project) -> None:
-    count = 5 * MORE
+    count = 3 * MORE
     consumer = consume(
         *(project, count, "--concurrency", str(MORE)),
         SHOP_GEVENT="yes",
@@ -114,8 +114,8 @@ def test_a_pool_serves_more_greenlets_than_postgresql_allows(project: Project) -
 def test_each_process_has_a_pool_of_its_own(project: Project, processes: str) -> None:
     """Whatever its parent had; and none is left at the end."""
     words = "--processes", processes, "--max-in-flight", "4"
-    consumer = consume(project, 200, *words, **POOLED)
-    most = most_until_stored(project, consumer, 200)
+    consumer = consume(project, 100, *words, **POOLED)
+    most = most_until_stored(project, consumer, 100)
     assert 0 < most <= POOL * int(processes)
     pids = {worker.split()[0] for _, worker in project.orders()}
     assert 1 <= len(pids) <= int(processes)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+
+import pytest
+
 from tests.integration.django.conftest import Project
 
 TRANSACTIONS = """
@@ -93,36 +97,28 @@ assert prune(timedelta(microseconds=1)) == 1
 """
 
 
-def both(project: Project) -> None:
-    for alias in ("default", "other"):
-        project.manage("migrate", "--database", alias, "-v0", SHOP_OTHER="").end()
-
-
-def run(project: Project, script: str, router: str = "") -> None:
+@pytest.fixture
+def both(project: Project) -> Project:
+    """The project with the tables in both databases."""
+    project.migrate()
+    shutil.copy(project.folder / "shop.sqlite3", project.folder / "other.sqlite3")
     (project.folder / "routers.py").write_text(ROUTERS)
-    (project.folder / "script.py").write_text(script)
-    project.manage("shell", "-v0", "-c", "import script", SHOP_OTHER=router).end()
+    return project
 
 
-def test_a_row_outside_of_the_open_transaction_is_refused(project: Project) -> None:
-    both(project)
-    run(project, TRANSACTIONS)
+def test_a_row_outside_of_the_open_transaction_is_refused(both: Project) -> None:
+    both.shell(TRANSACTIONS, SHOP_OTHER="")
 
 
-def test_no_replica_decides(project: Project) -> None:
-    both(project)
-    run(project, REPLICA, "routers.Replica")
+def test_no_replica_decides(both: Project) -> None:
+    both.shell(REPLICA, SHOP_OTHER="routers.Replica")
 
 
-def test_the_relay_looks_where_the_router_writes(project: Project) -> None:
-    both(project)
+def test_the_relay_looks_where_the_router_writes(both: Project) -> None:
     router = "routers.Elsewhere"
-    run(
-        project,
-        f"from gnsqsync.django import outbox; outbox.publish({project.topic!r}, 'x')",
-        router,
-    )
-    assert "1 waiting" in project.manage("nsq_relay", "--lag", SHOP_OTHER=router).end()
-    assert "0 waiting" in project.manage("nsq_relay", "--lag", SHOP_OTHER="").end()
-    output = project.manage("nsq_relay", "--once", SHOP_OTHER=router).end()
+    publish = f"from gnsqsync.django import outbox; outbox.publish({both.topic!r}, 'x')"
+    both.shell(publish, SHOP_OTHER=router)
+    assert "1 waiting" in both.manage("nsq_relay", "--lag", SHOP_OTHER=router).end()
+    assert "0 waiting" in both.manage("nsq_relay", "--lag", SHOP_OTHER="").end()
+    output = both.manage("nsq_relay", "--once", SHOP_OTHER=router).end()
     assert "publishing the outbox of other" in output and "1 published" in output

@@ -32,9 +32,6 @@ urlpatterns = [
 """
 SCRIPT = """
 import os, re
-os.environ["DJANGO_SETTINGS_MODULE"] = "dead_settings"
-import django
-django.setup()
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.test.utils import setup_test_environment
@@ -167,10 +164,10 @@ def test_the_command(project: Project, dead: str) -> None:
 
 
 def test_the_page(project: Project, dead: str) -> None:
-    for name, text in (("script", SCRIPT), ("dead_settings", SETTINGS), ("dead_urls", URLS)):
+    for name, text in (("dead_settings", SETTINGS), ("dead_urls", URLS)):
         (project.folder / f"{name}.py").write_text(text)
     project.migrate()
-    output = project.run("python", "script.py").end()
+    output = project.shell(SCRIPT, DJANGO_SETTINGS_MODULE="dead_settings")
     lines = [
         line for line in output.splitlines() if not re.match("[A-Z]+ |Forbidden|Not Found", line)
     ]

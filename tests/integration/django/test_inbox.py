@@ -10,7 +10,7 @@ from tests.integration.conftest import address
 from tests.integration.django.conftest import IN_BOTH_WORLDS, Project
 from tests.support.waiting import eventually
 
-KEYS = 200
+KEYS = 60
 HANDLER = """
 
 import uuid
@@ -21,7 +21,7 @@ import uuid
 def once(message):
     # Begun twins would overlap.
     Order.objects.create(number=uuid.uuid4().int % 2**31, worker=message.body.decode())
-    time.sleep(0.01)
+    time.sleep(0.005)
 """
 
 
@@ -41,7 +41,7 @@ def test_twins_beside_each_other_and_a_kill(project: Project, gevent: bool) -> N
             for _ in range(2):
                 writer.publish(project.topic, str(number), headers={"key": f"order-{number}"})
             if number == KEYS // 2:
-                eventually(lambda: len(project.orders()) > 10, 60)
+                eventually(lambda: len(project.orders()) > 5, 60)
                 killed.kill()
 
     def is_done() -> bool:

@@ -29,11 +29,10 @@ urlpatterns = [
 """
 # Runs in the project: Django's test client knows its users, and no browser is needed.
 SCRIPT = """
-import asyncio, os, re, threading
+import asyncio, os, re, threading, warnings
 from urllib.parse import urlencode
-os.environ["DJANGO_SETTINGS_MODULE"] = "admin_settings"
-import django
-django.setup()
+# Of a thread for one request of the asynchronous client, Django leaves the connection open.
+warnings.filterwarnings("ignore", "unclosed database", ResourceWarning)
 from django.contrib.auth.models import Permission, User
 from django.test import AsyncClient, Client
 from django.test.utils import setup_test_environment
@@ -96,7 +95,7 @@ print("left", [t.name for t in threading.enumerate() if t.name.startswith("gnsqs
 
 @pytest.fixture
 def topic(project: Project, nsqd: Server) -> Iterator[NsqdHTTP]:
-    for name, text in (("script", SCRIPT), ("admin_settings", SETTINGS), ("admin_urls", URLS)):
+    for name, text in (("admin_settings", SETTINGS), ("admin_urls", URLS)):
         (project.folder / f"{name}.py").write_text(text)
     with NsqdHTTP(url(nsqd)) as http:
         http.create_topic(project.topic)
@@ -107,9 +106,7 @@ def topic(project: Project, nsqd: Server) -> Iterator[NsqdHTTP]:
 
 def test_staff_looks_and_who_has_the_permission_acts(project: Project, topic: NsqdHTTP) -> None:
     project.migrate()
-    # Of a thread for one request of the asynchronous client, Django leaves the connection open.
-    warnings = ("-W", "error", "-W", "ignore:unclosed database:ResourceWarning")
-    output = project.run("python", *warnings, "script.py").end()
+    output = project.shell(SCRIPT, DJANGO_SETTINGS_MODULE="admin_settings")
     # The log of the project is among them.
     lines = [line for line in output.splitlines() if not re.match("[A-Z]+ ", line)]
     assert f"INFO gnsqsync.admin: unpause of topic {project.topic} by 'root'" in output

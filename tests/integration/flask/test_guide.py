@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-import pytest
+import click
 
+from gnsqsync.flask import NSQ
+from gnsqsync.flask.commands import commands_of
 from gnsqsync.flask.config import KEYS
-from tests.integration.conftest import address
-from tests.integration.flask.conftest import Flask
-from tests.support.servers import Server
-from tests.support.texts import DOCS, files_of
+from tests.support.texts import DOCS
 
 GUIDE = DOCS / "guides" / "flask.rst"
 
@@ -21,17 +19,9 @@ def section(title: str, next_title: str) -> str:
     return text.split(f"\n{title}\n")[1].split(f"\n{next_title}\n")[0]
 
 
-@pytest.fixture(autouse=True)
-def shop(tmp_path: Path, nsqd: Server) -> None:
-    """The application of the guide, with the nsqd of these tests."""
-    for name, text in files_of(GUIDE).items():
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text.replace("127.0.0.1:4150", address(nsqd)))
-
-
-def test_every_option_of_the_command_is_in_the_guide(flask: Flask) -> None:
-    help_text = flask("--app", "shop", "nsq", "consume", "--help").end()
+def test_every_option_of_the_command_is_in_the_guide() -> None:
+    consume = commands_of(NSQ()).commands["consume"]
+    help_text = consume.get_help(click.Context(consume, info_name="consume"))
     known = set(re.findall(r"^  (--[\w-]+)", help_text, re.M))
     told = set(
         re.findall(

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
-from tests.support.mariadb import MariaDB, mariadb
-from tests.support.postgres import Postgres, postgres
+from tests.support.mariadb import MariaDB
+from tests.support.postgres import Postgres
 from tests.support.servers import unique
-
-__all__ = ["mariadb", "postgres"]
 
 
 def postgres_engine(server: Postgres) -> Engine:

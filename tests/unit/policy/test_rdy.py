@@ -8,7 +8,13 @@ import pytest
 
 from gnsqsync.policy.backoff import Backoff, Phase, Rule
 from gnsqsync.policy.rdy import TEST_IDLE_TIMEOUT, Load, RdyAllocator, Regime, fill
-from gnsqsync.policy.rdy_turns import FIRST_LOOK, LONGEST_LOOK
+from gnsqsync.policy.rdy_turns import (
+    FIRST_LOOK,
+    LONGEST_LOOK,
+    MOST_MESSAGES,
+    PEEK,
+    TURN_SECONDS,
+)
 from tests.support.allocator import is_idle, node_under_test, rdy_of
 
 MAX_RDY = 2500
@@ -23,15 +29,22 @@ class Cluster:
         nodes: str = "",
         transit: float = 0.0,
         seed: int = 1,
+        most_messages: int = 1,
         **timeouts: float,
     ) -> None:
         self.now = 0.0
         self.rdy: RdyAllocator[str] = RdyAllocator(
-            max_in_flight, transit=transit, rng=random.Random(seed), **timeouts
+            max_in_flight,
+            transit=transit,
+            most_messages=most_messages,
+            rng=random.Random(seed),
+            **timeouts,
         )
         self.in_flight: dict[str, int] = {}
         self.last: dict[str, float] = {}
         self.received: dict[str, int] = {}
+        # Messages that the turn of each node still allows.
+        self.left: dict[str, int] = {}
         # Nodes whose turn has ended with an answer: RDY 0 has left before it.
         self.ended: set[str] = set()
         for node in nodes:
@@ -54,6 +67,7 @@ class Cluster:
         for node in nodes:
             self.last[node] = self.now
             self.received[node] += max(1, in_flight)
+            self.left[node] = max(0, self.left.get(node, 0) - max(1, in_flight))
             self.in_flight[node] = in_flight
 
     def handle(self, nodes: str) -> None:
@@ -62,7 +76,7 @@ class Cluster:
             if not self.in_flight[node]:
                 self.deliver(node)
             self.in_flight[node] = 0
-            if self.rdy.takes_turns and self.levels[node]:
+            if self.rdy.takes_turns and self.levels[node] and not self.left[node]:
                 self.ended.add(node)
 
     def update(self, step: float = 0.0) -> list[tuple[str, int]]:
@@ -73,6 +87,7 @@ class Cluster:
         }
         before = {**self.levels, **dict.fromkeys(self.ended, 0)}
         changes = self.rdy.update(self.now, loads)
+        self.left.update(self.rdy.begun)
         assert {**before, **dict(changes)} == self.levels
         assert all(before[node] != rdy or node in self.ended for node, rdy in changes)
         self.ended.clear()
@@ -529,14 +544,42 @@ def test_a_long_message_keeps_the_slot_and_no_more() -> None:
 
 
 def test_nodes_that_are_full_take_turns_evenly() -> None:
-    cluster = Cluster(2, "abcde")
+    cluster = Cluster(2, "abcde", most_messages=MOST_MESSAGES)
     counts = dict.fromkeys("abcde", 0)
     for _ in range(500):
         for node in [node for node, rdy in cluster.levels.items() if rdy]:
             counts[node] += 1
             cluster.handle(node)
         cluster.update(step=0.001)
-    assert sorted(counts.values()) == [200] * 5
+    assert sum(counts.values()) == 1000
+    assert max(counts.values()) - min(counts.values()) <= MOST_MESSAGES
+
+
+def test_slow_handlers_keep_turns_at_one_message() -> None:
+    cluster = Cluster(1, "abc", most_messages=MOST_MESSAGES)
+    order = []
+    for _ in range(30):
+        order.append(turn_of(cluster))
+        cluster.handle(order[-1])
+        cluster.update(step=TURN_SECONDS)
+    assert "".join(order) == "".join(order[:3]) * 10
+
+
+def test_a_node_that_has_no_more_messages_loses_a_turn_of_several() -> None:
+    cluster = Cluster(1, "ab", transit=0.002, most_messages=MOST_MESSAGES)
+    while cluster.left[turn_of(cluster)] < 3:
+        cluster.handle(turn_of(cluster))
+        cluster.update(step=0.001)
+    first = turn_of(cluster)
+    cluster.handle(first)
+    assert cluster.update(step=0.001) == []
+    began = cluster.now
+    assert look(cluster) == pytest.approx(PEEK)
+    assert cluster.levels[first] == 0
+    look(cluster)
+    assert turn_of(cluster) != first
+    assert cluster.now - began <= PEEK + 0.003
+    assert not is_idle(cluster.rdy, first)
 
 
 def test_empty_nodes_leave_most_of_the_time_to_a_full_one() -> None:

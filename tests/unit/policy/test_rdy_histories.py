@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from gnsqsync.policy.backoff import Phase
 from gnsqsync.policy.rdy import Load, RdyAllocator, Regime
-from gnsqsync.policy.rdy_turns import LONGEST_LOOK, LONGEST_REST
+from gnsqsync.policy.rdy_turns import LONGEST_LOOK, LONGEST_REST, MOST_MESSAGES
 from tests.support.allocator import node_under_test, rdy_of
 
 IDLE, TURN = 2.0, 5.0
@@ -69,7 +69,11 @@ class AnyHistory(RuleBasedStateMachine):
         self.names = itertools.count()
         self.nodes: dict[int, Nsqd] = {}
         self.rdy: RdyAllocator[int] = RdyAllocator(
-            self.limit, low_rdy_idle_timeout=IDLE, low_rdy_timeout=TURN, rng=random.Random(0)
+            self.limit,
+            low_rdy_idle_timeout=IDLE,
+            low_rdy_timeout=TURN,
+            most_messages=MOST_MESSAGES,
+            rng=random.Random(0),
         )
 
     def used(self) -> int:
@@ -335,6 +339,7 @@ class World:
             low_rdy_idle_timeout=IDLE,
             low_rdy_timeout=TURN,
             transit=transit,
+            most_messages=MOST_MESSAGES,
             rng=self.rng,
         )
         self._events: list[tuple[float, int, Callable[[], object]]] = []
@@ -432,7 +437,7 @@ def test_nobody_waits_longer_than_the_docstring_says(
             world.after(moment, lambda name=name: name in world.nodes and world.lose(name))
         else:
             world.after(moment, one_more)
-    bound = len(nodes) * (LONGEST_LOOK + LONGEST_REST + slowest)
+    bound = len(nodes) * (LONGEST_LOOK + LONGEST_REST + MOST_MESSAGES * slowest)
     world.run(2 * bound + 10)
     assert world.longest_wait <= bound + 1e-6
     assert world.most_used <= limit

@@ -16,6 +16,8 @@ from gnsqsync.errors import BadMessage, NotSent, OutcomeUnknown, Refused
 from gnsqsync.service import relay as relay_module
 from gnsqsync.service.outbox_rows import BadRows, Lag, Row, age, ahead, readable
 from gnsqsync.service.relay import Relay
+from gnsqsync.writer.around import Around
+from gnsqsync.writer.encoder import Encoder
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -23,15 +25,17 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 class Publishing:
     """A Writer whose nsqd fails at a body with a word for it."""
 
-    _has_headers = False
-
     def __init__(self) -> None:
         self.sent: list[bytes] = []
+        self.encoder = Encoder(
+            Around((), False),
+            1000,
+            lambda *values: b"",
+            lambda topic, body, defer, timeout: self._publish_many(topic, [body], timeout),
+            self._publish_many,
+        )
 
-    def _publish(self, topic: str, body: bytes, defer: None, timeout: None) -> None:
-        self._publish_many(topic, [body], timeout)
-
-    def _publish_many(self, topic: str, bodies: Sequence[bytes], timeout: None) -> None:
+    def _publish_many(self, topic: str, bodies: Sequence[bytes], timeout: float | None) -> None:
         for body in bodies:
             if body == b"silence":
                 raise OutcomeUnknown("no answer")

@@ -89,5 +89,9 @@ def lists_of_signals(source: str) -> Iterator[int]:
 
 
 def test_one_module_says_which_signals_end_a_program() -> None:
-    found = {name for name, source in sources().items() if [*lists_of_signals(source)]}
+    # Only sources with both words are parsed, as parsing all of them takes a second.
+    named = {
+        name: text for name, text in sources().items() if "SIGTERM" in text and "SIGINT" in text
+    }
+    found = {name for name, text in named.items() if [*lists_of_signals(text)]}
     assert found == {"gnsqsync.service.signals"}

@@ -160,15 +160,25 @@ def parts_of(machine: Path) -> list[str]:
 
 
 EXTRAS = "-e '.[test,spark,spark-s3,spark-test]'"
-STRUCK = "-m 'first and struck'"
-SECOND = "GNSQSYNC_TEST_EXTRAS=all .venv-extras/bin/pytest -n 5 -m system"
+README = "the first ring on Python {}, by the README's command|README"
+ALL = "GNSQSYNC_TEST_EXTRAS=all"
+SECOND = f"the second ring|{ALL} .venv-extras/bin/pytest -n 5 -m system --durations 20"
+
+
+def on_newest(folder: str) -> list[str]:
+    """The parts that run in the environment of the newest Python."""
+    return [
+        "the first ring on the newest Python, and what it covers|"
+        f"{ALL} {folder}/bin/pytest -q --cov",
+        f"calls that exceptions strike|{folder}/bin/pytest -q -m 'first and struck'",
+    ]
 
 
 def on_spark(python: str) -> list[str]:
     return [
-        f"environment {python} .venv-spark {EXTRAS} 'pyspark==4.0.*' 'deltalake>=1'",
-        ".venv-spark/bin/pytest -q -m system tests/spark/test_round_trip.py",
-        ".venv-spark/bin/python -m tests.spark.maven --here",
+        f"campaign: 9 environment {python} .venv-spark {EXTRAS} 'pyspark==4.0.*' 'deltalake>=1' &&",
+        "            .venv-spark/bin/python -m tests.spark.maven --here &&",
+        "            .venv-spark/bin/pytest -q -m system tests/spark/test_round_trip.py",
     ]
 
 
@@ -186,14 +196,14 @@ def test_the_first_ring_on_the_oldest_and_the_newest_its_pure_part_on_the_others
     fake_python(machine / "python3.12", "3.12")
     fake_python(machine / "python3.13", "3.13")
     assert parts_of(machine) == [
-        "README",
-        "environment python3.12 .venv-3.12 -e '.[test]' && .venv-3.12/bin/pytest -q PURE",
-        f"environment python3.13 .venv-3.13 {EXTRAS}",
-        "GNSQSYNC_TEST_EXTRAS=all .venv-3.13/bin/pytest -q --cov",
-        f".venv-3.13/bin/pytest -q {STRUCK}",
+        README.format("3.11"),
+        "a part of the first ring on Python 3.12|environment python3.12 .venv-3.12 -e '.[test]' &&",
+        "            .venv-3.12/bin/pytest -q PURE",
+        f"an environment of Python 3.13|environment python3.13 .venv-3.13 {EXTRAS}",
+        *on_newest(".venv-3.13"),
         SECOND,
-        *on_spark("python3.13"),
         "campaign: 4 .venv-3.13/bin/pytest -q -m 'system and integrations' tests/integration",
+        *on_spark("python3.13"),
         *CAMPAIGNS,
     ]
 
@@ -204,10 +214,10 @@ def test_the_command_of_the_readme_on_the_newest_and_the_first_ring_on_the_oldes
     fake_python(machine / "python3.11", "3.11")
     fake_python(machine / "python3", "3.13")
     assert parts_of(machine) == [
-        "README",
-        "environment python3.11 .venv-3.11 -e '.[test]' && .venv-3.11/bin/pytest -q",
-        "GNSQSYNC_TEST_EXTRAS=all .venv-extras/bin/pytest -q --cov",
-        f".venv-extras/bin/pytest -q {STRUCK}",
+        README.format("3.13"),
+        "the first ring on Python 3.11|environment python3.11 .venv-3.11 -e '.[test]' &&",
+        "            .venv-3.11/bin/pytest -q",
+        *on_newest(".venv-extras"),
         SECOND,
         *on_spark("python3"),
         *CAMPAIGNS,
@@ -219,9 +229,8 @@ def test_a_python_of_which_nothing_is_promised_has_the_command_of_the_readme(
 ) -> None:
     fake_python(machine / "python3", "3.99")
     assert parts_of(machine) == [
-        "README",
-        "GNSQSYNC_TEST_EXTRAS=all .venv-extras/bin/pytest -q --cov",
-        f".venv-extras/bin/pytest -q {STRUCK}",
+        README.format("3.99"),
+        *on_newest(".venv-extras"),
         SECOND,
         *CAMPAIGNS,
     ]
@@ -238,8 +247,12 @@ def ended(
     unsure: str = "",
 ) -> tuple[int, list[str]]:
     """The exit code and output of the last part of the script, which runs these tests."""
-    _, found, tail = RUN.read_text(encoding="utf-8").partition("# -- the tests")
+    text = RUN.read_text(encoding="utf-8")
+    _, found, tail = text.partition("# -- the tests")
     assert found
+    _, found, notes = text.partition("\ntimings=()")
+    assert found
+    notes = "timings=()" + notes.partition("\n}\n")[0] + "\n}\n"
     for name in (".venv", ".venv-extras"):
         (folder / name / "bin").mkdir(parents=True)
     pytest_ = folder / ".venv" / "bin" / "pytest"
@@ -253,10 +266,11 @@ def ended(
     (folder / "setup.cfg").write_text("[tool:pytest]\naddopts = -ra\n")
     settings = (
         "test_command='true && .venv/bin/pytest test_these.py'\n"
-        f'limit={limit} parts=("$test_command" {parts}) campaigns=({campaigns})\n{more}\n'
+        f'limit={limit} parts=("the README|$test_command" {parts})\n'
+        f"campaigns=({campaigns})\n{more}\n"
     )
     done = subprocess.run(
-        ["bash", "-c", f"set -euo pipefail\n{settings}#{tail}"],
+        ["bash", "-c", f"set -euo pipefail\n{notes}{settings}#{tail}"],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -281,6 +295,16 @@ def test_all_that_passes_is_green(tmp_path: Path) -> None:
     assert "+ .venv/bin/pytest -k other" in lines
     assert "= 2 passed in " in lines[-1]
     assert not any("Failed" in line for line in lines)
+
+
+def test_each_part_is_told_beside_the_minutes_that_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "CONTRIBUTING.rst").write_text("the README       2.5\nthe README and more  9\n")
+    more = "timings+=('65|the pages')"
+    status, lines = ended(tmp_path, GOOD, more=more)
+    assert status == 0
+    told = lines.index("+ Minutes that each part took, and those that CONTRIBUTING.rst keeps:")
+    assert lines[told + 1].split() == ["1.0", "the", "pages"]
+    assert lines[told + 2].split()[1:] == ["2.5", "the", "README"]
 
 
 def test_what_fails_is_red_and_named_and_not_run_again(tmp_path: Path) -> None:

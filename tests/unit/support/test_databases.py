@@ -1,41 +1,38 @@
-"""What the tests do without a server of a database."""
+"""The verdict on tests that need a database server, on a machine without one."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import inspect
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
-from tests.support.texts import ROOT
+from tests.support import mariadb, postgres
 
 # By the module of a server: the places to look for it, and the words of the reason.
 SERVERS = [
-    ("mariadb", "('/nowhere',)", "is not installed"),
-    ("postgres", "('/nowhere', Path('/nowhere'))", "neither on the PATH"),
+    (mariadb, ("/nowhere",), "is not installed"),
+    (postgres, ("/nowhere", Path("/nowhere")), "neither on the PATH"),
 ]
 
 
-@pytest.mark.parametrize(("ci", "word"), [("true", "1 error"), ("", "1 skipped")])
-@pytest.mark.parametrize(("name", "nowhere", "reason"), SERVERS, ids=[name for name, *_ in SERVERS])
+@pytest.mark.parametrize(
+    ("ci", "verdict"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)]
+)
+@pytest.mark.parametrize(("support", "nowhere", "reason"), SERVERS, ids=["mariadb", "postgres"])
 def test_without_one_tests_fail_in_ci_and_are_skipped_elsewhere(
-    tmp_path: Path, name: str, nowhere: str, reason: str, ci: str, word: str
+    support: ModuleType,
+    nowhere: tuple[Any, ...],
+    reason: str,
+    ci: str,
+    verdict: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (tmp_path / "test_it.py").write_text(
-        "from pathlib import Path\n"
-        f"from tests.support import {name} as support\n"
-        f"from tests.support.{name} import {name}\n"
-        f"support.find.__defaults__ = {nowhere}\n"
-        f"def test_it({name}): ...\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_it.py"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "CI": ci, "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert word in done.stdout, done.stdout + done.stderr
-    assert reason in done.stdout or not ci
+    monkeypatch.setattr(support.find, "__defaults__", nowhere)
+    monkeypatch.setenv("CI", ci)
+    name = support.__name__.rpartition(".")[2]
+    fixture = inspect.unwrap(getattr(support, name))
+    with pytest.raises(verdict, match=reason):
+        next(fixture())

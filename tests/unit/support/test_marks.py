@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support import marks, workers
+from tests.support.pytest_runs import run_pytest
 
 ROOT = Path(__file__).parents[3]
-PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 LINES = (*marks._FIRST, *marks._SYSTEM, *marks._CAMPAIGN)
 OTHERS = (*marks._REAL, *marks._INTEGRATIONS, *marks._STRUCK, *workers._SESSION_OF)
 
@@ -31,12 +29,12 @@ def test_no_line_is_in_two_rings() -> None:
 
 
 def test_a_line_names_no_other_test_that_begins_as_it_does() -> None:
-    assert marks.begins("tests/a/test_b.py::test_c[d-e]", "tests/a/")
-    assert marks.begins("tests/a/test_b.py::test_c[d-e]", "tests/a/test_b.py")
-    assert marks.begins("tests/a/test_b.py::test_c[d-e]", "tests/a/test_b.py::test_c")
-    assert marks.begins("tests/a/test_b.py::test_c[d-e]", "tests/a/test_b.py::test_c[d-e]")
-    assert not marks.begins("tests/a/test_b.py::test_c_too", "tests/a/test_b.py::test_c")
-    assert not marks.begins("tests/a/test_b.py::test_c[d-e]", "tests/a/test_b.py::test_c[d]")
+    name = "tests/a/test_b.py::test_c[d-e]"
+    lines = ["tests/", "tests/a/", "tests/a/test_b.py", "tests/a/test_b.py::test_c", name]
+    assert marks.lines_of(name) == lines[::-1]
+    assert all(marks.begins(name, {line}) for line in lines)
+    assert not marks.begins("tests/a/test_b.py::test_c_too", {"tests/a/test_b.py::test_c"})
+    assert not marks.begins(name, {"tests/a/test_b.py::test_c[d]", "tests/a/test_b", "tests/b/"})
 
 
 def test_the_longest_line_decides_and_real_servers_are_of_the_second_ring() -> None:
@@ -56,25 +54,18 @@ def test_the_longest_line_decides_and_real_servers_are_of_the_second_ring() -> N
     assert marks.ring_of(f"{cuts}[torn]", on_real_servers=True) == "campaign"
 
 
-# All files are imported, beside whatever else runs.
-@pytest.mark.timeout(300)
-def test_each_test_has_exactly_one_ring() -> None:
+def rings_of(item: pytest.Item) -> list[str]:
+    return [mark.name for mark in item.iter_markers() if mark.name in marks.RINGS]
+
+
+def test_each_test_has_exactly_one_ring(request: pytest.FixtureRequest) -> None:
     """The rings together are all tests, and no test is run twice."""
-    none, two = (
-        "not (first or system or campaign)",
-        "first and system or (first or system) and campaign",
-    )
-    done = subprocess.run(
-        [*PYTEST, "-n", "0", "--collect-only", "-m", f"{none} or {two}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    last = done.stdout.splitlines()[-1]
-    found = re.match(r"no tests collected \((\d+) deselected\)", last)
-    assert found is not None, done.stdout[-3000:] + done.stderr
-    assert int(found[1]) > 10_000
+    assert [item.nodeid for item in request.session.items if len(rings_of(item)) != 1] == []
+    # The hook gives each test one ring, whether it runs or not; nothing else may give it another.
+    by_hand = re.compile(rf"^[^\"']*\bmark\.({'|'.join(marks.RINGS)})\b", re.MULTILINE)
+    files = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    assert len(files) > 400
+    assert [path for path in files if by_hand.search(path.read_text("utf-8"))] == []
 
 
 def test_the_line_on_the_other_rings() -> None:
@@ -86,18 +77,17 @@ def test_the_line_on_the_other_rings() -> None:
     )
 
 
-@pytest.mark.parametrize("words", [["-n", "0"], ["-n", "2"]], ids=["alone", "two workers"])
-def test_a_run_of_the_first_ring_ends_with_it(words: list[str]) -> None:
+@pytest.mark.parametrize("words", [[], ["-p", "xdist", "-n", "2"]], ids=["alone", "two workers"])
+def test_a_run_of_the_first_ring_ends_with_it(tmp_path: Path, words: list[str]) -> None:
     """Told once, with workers, too, and before the last line of pytest."""
-    file = "tests/unit/support/test_counting.py"
-    done = subprocess.run(
-        [*PYTEST, *words, file, "tests/component/embedded/test_disk_kills.py"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    *_, line, last = done.stdout.splitlines()
+    (tmp_path / "conftest.py").write_text("pytest_plugins = ['tests.support.marks']\n")
+    for file in ("tests/unit/test_a.py", "tests/component/embedded/test_disk_kills.py"):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text("def test_it(): pass\n")
+    markers = "".join(f"    {ring}\n" for ring in marks.RINGS)
+    code, output = run_pytest(tmp_path, "-m", "first", *words, settings=f"markers =\n{markers}")
+    assert code == 0, output
+    *_, line, last = output.splitlines()
     assert line == "Tests of the other rings that did not run: 1 of processes: pytest -m system"
-    assert "passed" in last
+    assert last.startswith("1 passed")
+    assert output.count("Tests of the other rings") == 1

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 from tests.support.needs import EXTRAS
-
-ROOT = Path(__file__).parents[3]
-PYTEST = (sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:xdist")
+from tests.support.pytest_runs import run_pytest
 
 
 def run(folder: Path, promise: dict[str, str]) -> tuple[int, str]:
@@ -24,17 +20,7 @@ def run(folder: Path, promise: dict[str, str]) -> tuple[int, str]:
         "def test_extra(): missing(NoExtra('nothing', 'spark'))\n"
         "def test_other(): pytest.skip('the kernel has none')\n"
     )
-    (folder / "setup.cfg").write_text("[tool:pytest]\n")
-    done = subprocess.run(
-        [*PYTEST, "--continue-on-collection-errors"],
-        cwd=folder,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", **promise},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=60,
-    )
-    return done.returncode, done.stdout
+    return run_pytest(folder, "-ra", "--continue-on-collection-errors", environment=promise)
 
 
 def test_a_missing_package_skips(tmp_path: Path) -> None:

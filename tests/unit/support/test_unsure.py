@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from datetime import date
 from pathlib import Path
 
 import pytest
 
 from tests.support import unsure
+from tests.support.pytest_runs import run_pytest
 from tests.support.unsure import Unsure, overdue, problem_of
 
 ROOT = Path(__file__).parents[3]
@@ -48,7 +47,7 @@ def test_after_fourteen_days_it_is_told() -> None:
 
 
 def run(folder: Path, entries: list[Unsure], *words: str) -> tuple[int, str]:
-    """The exit code and the output of pytest on three tests, one of which fails."""
+    """Return the exit code and the output of pytest on three tests, two of which fail."""
     (folder / "conftest.py").write_text(
         "import datetime\n"
         "from tests.support import unsure\n"
@@ -64,17 +63,7 @@ def run(folder: Path, entries: list[Unsure], *words: str) -> tuple[int, str]:
         "def test_torn(broken): pass\n"
         "def test_good(): pass\n"
     )
-    (folder / "setup.cfg").write_text("[tool:pytest]\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *words],
-        cwd=folder,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=60,
-    )
-    return done.returncode, done.stdout
+    return run_pytest(folder, *words)
 
 
 def entry(name: str) -> Unsure:
@@ -88,7 +77,7 @@ def test_a_failure_that_is_not_on_the_list_is_red(tmp_path: Path) -> None:
     assert "1 failed, 2 passed, 1 xfailed" in output
 
 
-@pytest.mark.parametrize("words", [["-p", "no:xdist"], ["-n", "2"]], ids=["alone", "workers"])
+@pytest.mark.parametrize("words", [[], ["-p", "xdist", "-n", "2"]], ids=["alone", "workers"])
 def test_a_failure_on_the_list_is_told_and_makes_nothing_red(
     tmp_path: Path, words: list[str]
 ) -> None:
