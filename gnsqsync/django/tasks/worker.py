@@ -289,7 +289,9 @@ class TaskHandler(Handler):
             except StaleResult:
                 return
             except Exception as error:
-                raise self._later(Request.of(result), error, "has a result to store") from error
+                raise self._later(
+                    Request.of(result), error, "has ended, but its result is not stored"
+                ) from error
         self._tell_end(result)
 
     def _raised(self, request: Request, call: _Call, error: BaseException) -> BaseException | None:
@@ -304,13 +306,15 @@ class TaskHandler(Handler):
                 if isinstance(error, StaleResult):
                     raise error
                 if is_outage(error):
-                    return self._later(request, error, "has a result that was not stored")
+                    return self._later(
+                        request, error, "has ended, but its result may not be stored"
+                    )
             return self._failed(result, error)
         except StaleResult:
             log.info("%s: task %s (%s) has ended before", self.name, request.id, request.task)
             return None
         except Exception as wrong:  # noqa: BLE001 - after any error the message comes again
-            return self._later(request, wrong, "has an end that was not stored")
+            return self._later(request, wrong, "has ended, but its end is not stored")
 
     def _failed(self, result: TaskResult[Any, Any], error: BaseException) -> BaseException | None:
         """Store a failure of the task before anything is sent. Return as ``_raised`` does."""
