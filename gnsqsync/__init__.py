@@ -1,7 +1,7 @@
 """A blocking NSQ client for threads and gevent.
 
-The public names are loaded on first use, so that ``import gnsqsync`` stays cheap and creates
-nothing: no thread, no socket, no lock.
+Public names are loaded on first use, so that ``import gnsqsync`` stays cheap and creates nothing:
+no thread, no socket, no lock.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gnsqsync.writer import Writer
     from gnsqsync.writer.encoder import Encoder, Prepared
 
+# Module of each public name.
 _HOME = {
     "AddressLike": "gnsqsync.addresses",
     "ConnectionOptionKeywords": "gnsqsync.options",

@@ -1,6 +1,6 @@
 """Addresses of nsqd and nsqlookupd as users write them: hosts, ports, unix sockets, URLs.
 
-Knows their forms and the default ports; resolves and connects nothing.
+Knows their forms and the default ports. Resolves and connects nothing.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = [
 NSQD_TCP_PORT = 4150
 NSQD_HTTP_PORT = 4151
 NSQLOOKUPD_HTTP_PORT = 4161
-# The question of a nsqlookupd that other clients want in its address.
+# Path of a question to nsqlookupd, which other clients want in the address of an nsqlookupd.
 _LOOKUP = "/lookup"
 
 
 class Address(NamedTuple):
-    """Where an nsqd listens: a host and port, or the path of a unix socket (port 0)."""
+    """Address of an nsqd: a host and port, or the path of a unix socket (port 0)."""
 
     host: str
     port: int
@@ -45,18 +45,18 @@ class Address(NamedTuple):
         return f"{host}:{self.port}"
 
 
-# One nsqd: ``host``, ``host:port``, ``[ipv6]:port``, ``unix:///path`` or a (host, port) pair.
+# An nsqd: ``host``, ``host:port``, ``[ipv6]:port``, ``unix:///path`` or a (host, port) pair.
 NsqdAddress: TypeAlias = str | tuple[str, int] | Address
-# One nsqd or several; a str may hold several with commas.
+# Several nsqds or a single one. A str may hold several with commas.
 AddressLike: TypeAlias = NsqdAddress | Iterable[NsqdAddress]
-# One nsqlookupd or several: ``host``, ``host:port`` or an http(s) URL; a str as above.
+# Several nsqlookupds or a single one: ``host``, ``host:port`` or an http(s) URL; a str as above.
 UrlLike: TypeAlias = str | Iterable[str]
 
 
 def parse_address(text: object, default_port: int = NSQD_TCP_PORT) -> Address:
-    """``host``, ``host:port``, ``[v6]:port``, ``unix:///path`` or a (host, port) pair.
+    """Parse ``host``, ``host:port``, ``[v6]:port``, ``unix:///path`` or a (host, port) pair.
 
-    ConfigError for anything else, with what would be right.
+    Raises ConfigError for anything else, with what would be right.
     """
     if isinstance(text, Address):
         return text
@@ -95,7 +95,7 @@ def parse_address(text: object, default_port: int = NSQD_TCP_PORT) -> Address:
 
 
 def parse_addresses(value: object, default_port: int = NSQD_TCP_PORT) -> tuple[Address, ...]:
-    """One address or an iterable of them; a str may hold several with commas. No doubles."""
+    """Parse one address or an iterable; a str may hold several with commas. Drop doubles."""
     is_pair = isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], int)
     parts = [value] if is_pair or isinstance(value, Address) else _parts(value, "addresses")
     return tuple(dict.fromkeys(parse_address(part, default_port) for part in parts))
@@ -110,21 +110,21 @@ def _parts(value: object, what: str) -> Iterable[object]:
 
 
 def http_urls(value: object, default_port: int = NSQLOOKUPD_HTTP_PORT) -> tuple[str, ...]:
-    """One HTTP address or an iterable: ``host``, ``host:port`` or a whole http(s) URL.
+    """Return URLs for one HTTP address or an iterable: ``host``, ``host:port`` or http(s) URLs.
 
-    Scheme, path, query and user info of a URL are kept. The address of a nsqlookupd may end with
-    ``/lookup``, as pynsq, go-nsq and nsqjs take it: all its questions go beside that one then.
-    ConfigError when one is not valid.
+    Scheme, path, query and user info of a URL are kept. The address of an nsqlookupd may end with
+    ``/lookup``, as in pynsq, go-nsq and nsqjs; all questions then go beside that path. Raises
+    ConfigError for an invalid address.
     """
     parts = _parts(value, "HTTP addresses")
     return tuple(dict.fromkeys(_http_url(part, default_port) for part in parts))
 
 
 def _without_lookup(url: str) -> str:
-    """Return the URL without a last ``/lookup`` of its path; a query stays."""
+    """Return the URL without a last ``/lookup`` of its path. A query stays."""
     before, question, query = url.partition("?")
     base = before.rstrip("/").removesuffix(_LOOKUP)
-    # A host may be called lookup.
+    # Unchanged without such a path; and a host may be called lookup.
     if base == before.rstrip("/") or base.endswith(":/"):
         return url
     if "://" not in base:
@@ -133,7 +133,7 @@ def _without_lookup(url: str) -> str:
 
 
 def _shown(url: str) -> str:
-    """An address for an error text: without user info and query, which may hold a secret."""
+    """Return an address for an error text, without user info and query, as they may be secret."""
     before, at, rest = url.rpartition("@")
     scheme, colon, _ = before.partition("://")
     shown = f"{scheme if colon else ''}{colon}...@{rest}" if at else url
@@ -152,7 +152,7 @@ def _http_url(text: object, default_port: int) -> str:
         parts: SplitResult = urlsplit(text)
         host, port = parts.hostname, parts.port
     except ValueError:
-        # The error's own text quotes the port, which may be a part of a password with a slash.
+        # The error's own text quotes the port, which may be part of a password with a slash.
         raise ConfigError(f"HTTP address {_shown(text)} is not valid; is it quoted?") from None
     if parts.scheme == "unix":
         raise ConfigError(f"HTTP address {text!r} is a unix socket; only NsqdHTTP can use one")

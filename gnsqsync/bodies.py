@@ -1,6 +1,6 @@
-"""Bodies as objects: decoded and checked by msgspec or pydantic before a handler gets them.
+"""Bodies as objects: msgspec or pydantic decodes and checks them before a handler gets them.
 
-Knows these two libraries; checks nothing itself.
+Knows these two libraries. Checks nothing itself.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ __all__ = ["typed"]
 
 T = TypeVar("T")
 
-# Bytes of what is wrong with a body.
+# Upper bound in bytes of the text that says what is wrong with a body.
 _MOST_OF_A_REASON = 300
 
 
 def typed(
     body: type[T], *, name: str = "handler"
 ) -> Callable[[Callable[[Message, T], object]], Callable[[Message], object]]:
-    """Makes a handler of a function that takes a message and its body as a ``body``.
+    """Return a decorator for a function that takes a message and its body as a ``body``.
 
-    A body that is no JSON of one means ``Reject``: ``@typed(Order)`` above
+    A body that is not the JSON of one means ``Reject``: ``@typed(Order)`` above
     ``def handle(message, order)``.
 
     Args:
         body: A pydantic model, a msgspec Struct, a dataclass, or another type that the installed
-            one of msgspec and pydantic takes; msgspec comes first.
-        name: What errors call the function.
+            library takes. If both are installed, msgspec comes first.
+        name: Name of the function in errors.
 
     Returns:
         A decorator.
 
     Raises:
-        ConfigError: No library that is installed takes the type; by the decorator, the function
+        ConfigError: No installed library takes the type. The decorator raises it if the function
             does not take two arguments.
     """
     decode = _decoder(body)
@@ -52,7 +52,7 @@ def typed(
 
 
 class _Typed:
-    """What is called with a message alone."""
+    """Handler that is called with a message alone."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class _Typed:
         body: str,
         decode: Callable[[bytes], Any],
     ) -> None:
-        # As of any decorator: what log lines name.
+        # The attribute of any decorator, by which log lines name the function.
         self.__wrapped__ = function
         self._body = body
         self._decode = decode
@@ -74,8 +74,9 @@ class _Typed:
         except NOT_OF_THE_MESSAGE:
             raise
         except Exception as error:
-            # The libraries raise errors of their own, and UnicodeDecodeError, RecursionError and
-            # others; so may validators of the user's. Each sees the same body at the next attempt.
+            # The libraries raise their own errors, UnicodeDecodeError, RecursionError and others,
+            # and a user's validators may raise more. Each would see the same body at the next
+            # attempt.
             raise Reject(f"the body is no {self._body}: {_what(error)}") from error
         return self.__wrapped__(message, decoded)
 
@@ -85,7 +86,7 @@ def _name(body: Any) -> str:
 
 
 def _decoder(body: Any) -> Callable[[bytes], Any]:
-    """Return a function that decodes a body, and raises an Exception for one it does not take."""
+    """Return a function that decodes a body, or raises an Exception if it does not fit."""
     pydantic, msgspec = _library("pydantic"), _library("msgspec")
     if pydantic is not None and hasattr(body, "__pydantic_validator__"):
         msgspec = None
@@ -95,7 +96,7 @@ def _decoder(body: Any) -> Callable[[bytes], Any]:
         if pydantic is not None:
             return cast("Callable[[bytes], Any]", pydantic.TypeAdapter(body).validate_json)
     except Exception as error:
-        # Each library has several of its own for a type that it does not take.
+        # Each library has several errors for a type that it does not take.
         raise ConfigError(f"body is {body!r}: {error}") from error
     raise ConfigError(
         f"body is {_name(body)}; it needs msgspec or pydantic:"
@@ -111,7 +112,7 @@ def _library(name: str) -> Any:
 
 
 def _what(error: Exception) -> str:
-    """Return what is wrong, on one line. msgspec has a line already, pydantic a list."""
+    """Return what is wrong, on one line. msgspec has a line, pydantic a list."""
     text = text_of(error, _MOST_OF_A_REASON) or type(error).__name__
     pydantic = _library("pydantic")
     if pydantic is not None and isinstance(error, pydantic.ValidationError):

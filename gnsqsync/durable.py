@@ -1,7 +1,7 @@
 """Files that survive a power cut under their final names. The one place that renames and links.
 
-Knows the local file system only. The disk has the whole file before the file gets its name, and
-then the folder is synced. So after a power cut a name stands for the old file, or for all of the
+Knows the local file system only. The whole file is on the disk before it gets its name, and then
+the folder is synced. After a power cut, a name therefore stands for the old file, or for all of the
 new one. An fsync that fails raises OSError.
 """
 
@@ -25,11 +25,11 @@ __all__ = [
     "write",
 ]
 
-# The begin of the name of a file that has no name yet. A process that is killed leaves it. Hidden,
-# so that Spark passes such a file by.
+# Prefix of a file without its final name. A killed process may leave such a file. The dot hides it,
+# so that Spark passes it by.
 TEMPORARY = ".tmp-"
 
-# Some file systems cannot sync a folder: they refuse with one of these errors.
+# Errors of file systems that cannot sync a folder.
 _NO_FOLDER_SYNC = (errno.EBADF, errno.EINVAL, errno.ENOTSUP)
 
 
@@ -46,7 +46,7 @@ def sync_folder(path: str) -> None:
 
 
 def make_folder(path: str, mode: int = 0o777) -> None:
-    """Make a folder and those above it; each new name is durable."""
+    """Make a folder and its parents. Each new name is durable."""
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path.rstrip("/"))
@@ -62,22 +62,24 @@ def make_folder(path: str, mode: int = 0o777) -> None:
 
 @contextlib.contextmanager
 def new_file(path: str, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """Make a file and yield it. The file is synced at the end of the block, and removed if the
-    block or the sync raises. FileExistsError if the name is taken."""
+    """Make a file and yield it. FileExistsError if the name is taken.
+
+    The file is synced at the end of the block, and removed if the block or the sync raises.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with open(os.open(path, flags, mode), "wb") as file:
         try:
             yield file
             file.flush()
             _fsync(file.fileno(), path)
-        except BaseException:  # whatever it was, the file is not whole
+        except BaseException:  # even after a kill, the file is not whole
             with contextlib.suppress(OSError):
                 os.unlink(path)
             raise
 
 
 def write(path: str, data: bytes, mode: int = 0o666) -> None:
-    """Make or replace a file. A symbolic link stays; the file that it names is replaced.
+    """Make or replace a file. A symbolic link stays, and the file that it names is replaced.
 
     If this raises before the new file has its name, the old file stays.
     """
@@ -85,16 +87,16 @@ def write(path: str, data: bytes, mode: int = 0o666) -> None:
     temporary = _written_beside(path, data, mode)
     try:
         os.replace(temporary, path)
-    except BaseException:  # whatever it was, nobody looks for the temporary name
+    except BaseException:  # even after a kill, the temporary file has no further use
         os.unlink(temporary)
         raise
     sync_folder(os.path.dirname(path))
 
 
 def create(path: str, data: bytes, mode: int = 0o666) -> None:
-    """Make a file. FileExistsError if the name is taken: of all that try, one succeeds.
+    """Make a file. FileExistsError if the name is taken, so of several tries one succeeds.
 
-    link(2) fails when the name is there, on NFS too, where rename(2) would replace it.
+    link(2) fails if the name exists, on NFS, too, where rename(2) would replace the file.
     """
     temporary = _written_beside(path, data, mode)
     try:
@@ -105,7 +107,7 @@ def create(path: str, data: bytes, mode: int = 0o666) -> None:
 
 
 def replace(source: str, target: str) -> None:
-    """Rename a file, over ``target`` if that is there."""
+    """Rename a file, over ``target`` if that exists."""
     _sync_file(source)
     os.replace(source, target)
     sync_folder(os.path.dirname(target))
@@ -119,9 +121,9 @@ def link(source: str, target: str) -> None:
 
 
 def link_all(pairs: Iterable[tuple[str, str]]) -> None:
-    """Give each (source, target) its second name; a target that is there is left as it is.
+    """Give each (source, target) its second name. An existing target is left as it is.
 
-    Each folder is synced once. FileNotFoundError if neither of a pair is there.
+    Each folder is synced once. FileNotFoundError if neither file of a pair exists.
     """
     folders = set()
     try:
@@ -151,13 +153,13 @@ def _link(source: str, target: str) -> None:
 
 
 def _written_beside(path: str, data: bytes, mode: int) -> str:
-    """Make a file with the data, synced, in the same folder, and return its path."""
+    """Make a file with the data in the same folder, synced, and return its path."""
     temporary = os.path.join(os.path.dirname(path), f"{TEMPORARY}{os.urandom(16).hex()}")
     try:
         with new_file(temporary, mode) as file:
             file.write(data)
     except OSError as error:
-        # The caller knows the file by its final name only.
+        # The caller knows only the final name of the file.
         if error.filename == temporary:
             error.filename = path
         raise

@@ -1,4 +1,4 @@
-"""Headers in front of a body: the envelope of docs/protocol/envelope, as bytes in and bytes out."""
+"""Envelope of headers in front of a body (docs/protocol/envelope), as bytes in and bytes out."""
 
 from __future__ import annotations
 
@@ -25,30 +25,31 @@ __all__ = [
     "split",
 ]
 
-# No text begins so: 0xFF is no UTF-8, and U+FFFF, in either order of UTF-16, is no character.
-# Then the version.
+# Start of an envelope, then its version. No text starts like this: 0xFF is not UTF-8, and U+FFFF,
+# in either order of UTF-16, is not a character.
 MAGIC = b"\xff\xffNH\x01"
+# Upper bound of headers in an envelope.
 MAX_HEADERS = 64
-# Bytes of all headers together, with the zeros between them.
+# Upper bound in bytes of all headers together, with the zeros between them.
 MAX_BLOCK = 65535
-# Bytes.
+# Upper bound in bytes of a header's name.
 MAX_NAME = 255
-# The header that says which message this is: the same in each copy of it, however often it is
-# published.
+# Name of the header that identifies a message. Its value is the same in each copy of the message,
+# however often that is published.
 KEY = "key"
-# Characters of a key: what a column of a database with an index takes everywhere.
+# Upper bound of characters of a key: any database can index a column of this size.
 MAX_KEY = 200
 
 _HEAD = len(MAGIC) + 2
 
 
 def new_key() -> str:
-    """A key that no other message has: 32 hex digits."""
+    """Return a key that no other message has: 32 hex digits."""
     return os.urandom(16).hex()
 
 
 def check_key(key: object, name: str = "the header 'key'") -> str:
-    """A key as it is; ConfigError, with ``name``, for what is none."""
+    """Return a valid key as it is. ConfigError, with ``name``, for an invalid one."""
     if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY or not key.isprintable():
         shown = repr(key)
         raise ConfigError(
@@ -59,25 +60,25 @@ def check_key(key: object, name: str = "the header 'key'") -> str:
 
 
 def encode(headers: Mapping[str, str], body: bytes) -> bytes:
-    """The body in an envelope. Raises ConfigError as ``encode_head``."""
+    """Return the body in an envelope. Raises ConfigError as ``encode_head``."""
     return encode_head(headers) + body
 
 
 def restore(headers: Mapping[str, str], body: bytes) -> bytes:
     """Return the envelope that ``decode`` has opened, byte for byte. It checks nothing.
 
-    ``headers``: what ``parse`` returned for one block, which therefore fits.
+    ``headers``: a result of ``parse`` for one block, which therefore fits.
     """
     block = "\0".join(text for pair in headers.items() for text in pair).encode()
     return MAGIC + len(block).to_bytes(2) + block + body
 
 
 def encode_head(headers: Mapping[str, str]) -> bytes:
-    """What stands in front of each body.
+    """Return the head, which stands in front of each body.
 
     Raises:
-        ConfigError: A name or value is no str, is too long or has a zero in it, or there are too
-            many.
+        ConfigError: A name or value is not a str, is too long or has a zero in it; or there are too
+            many headers.
     """
     if len(headers) > MAX_HEADERS:
         with_key = ", the key among them" if KEY in headers else ""
@@ -111,15 +112,15 @@ def _encoded(text: object, what: str) -> bytes:
 
 
 def decode(data: bytes) -> tuple[dict[str, str], bytes] | None:
-    """The headers and the body; None where this is no envelope. Raises nothing."""
+    """Return the headers and the body, or None if this is no envelope. Raises nothing."""
     parts = split(data)
     return None if parts is None else (parse(parts[0]), parts[1])
 
 
 def opened(data: bytes) -> tuple[dict[str, str], bytes] | None:
-    """Return the headers and the body, for tools that show or store what strangers publish.
+    """Return the headers and the body, for tools that show or store messages of strangers.
 
-    None for what is no envelope, and also, unlike ``decode``, for headers that break a rule: no
+    Return None if this is no envelope, and, unlike ``decode``, if the headers break a rule. So no
     byte of a body that only looks like an envelope is lost. ``restore`` gives the data back.
     """
     parts = split(data)
@@ -130,16 +131,16 @@ def opened(data: bytes) -> tuple[dict[str, str], bytes] | None:
 
 
 def split(data: bytes) -> tuple[bytes, bytes] | None:
-    """The block of headers, not looked at, and the body; None where this is no envelope."""
+    """Return the block of headers, unchecked, and the body; or None if this is no envelope."""
     if not data.startswith(MAGIC):
         return None
     end = _HEAD + (data[_HEAD - 2] << 8 | data[_HEAD - 1]) if len(data) > _HEAD else len(data)
-    # An envelope has a body: nsqd takes no empty message, and the body was one.
+    # An envelope always has a body, because nsqd takes no empty message.
     return (data[_HEAD:end], data[end:]) if end < len(data) else None
 
 
 def parse(block: bytes) -> dict[str, str]:
-    """The headers of a block; none at all where it breaks a rule. Raises nothing."""
+    """Return the headers of a block, or none if it breaks a rule. Raises nothing."""
     if not block:
         return {}
     try:
@@ -147,7 +148,7 @@ def parse(block: bytes) -> dict[str, str]:
     except UnicodeDecodeError:
         return {}
     headers = dict(zip(parts[::2], parts[1::2], strict=False))
-    # A name that stands there twice, has no value, or is empty.
+    # A name occurs twice, has no value, or is empty.
     if 2 * len(headers) != len(parts) or "" in headers:
         return {}
     return headers

@@ -1,4 +1,4 @@
-"""Every exception of the package, and the table from nsqd's E_ codes to classes.
+"""Exceptions of the package, and the table from nsqd's E_ codes to classes.
 
 The tree::
 
@@ -12,18 +12,17 @@ The tree::
     ├── ServerError                 nsqd or nsqlookupd answered with an error
     │   ├── InvalidCommand, BadTopic, ...      one class per E_ code, see SERVER_ERRORS
     │   └── HTTPError               an HTTP answer that is not a success
-    ├── PublishError                what became of a publish that was not acknowledged
+    ├── PublishError                a publish was not acknowledged
     │   ├── NotSent                 no nsqd has it; publishing again is safe
     │   ├── Refused                 nsqd said no
     │   └── OutcomeUnknown          nsqd may or may not have it; publishing again may duplicate
     ├── MessageAnswered             a message was answered twice
     └── TimeLimitExceeded           a handler ran longer than time_limit; also a TimeoutError
 
-Two attributes say what to do without reading the text: ``retriable`` (the same call may succeed
-later, nothing has to be changed first) and, on a ServerError, ``fatal`` (nsqd closes the
-connection after it).
+Two attributes tell what to do without reading the text. ``retriable``: the same call may succeed
+later, without a change. ``fatal``, of a ServerError: nsqd closes the connection after it.
 
-``TimeLimitInterrupt`` is a BaseException, beside the tree: what is raised in that handler.
+``TimeLimitInterrupt`` is a BaseException outside the tree, which is raised in that handler.
 """
 
 from __future__ import annotations
@@ -74,15 +73,15 @@ __all__ = [
 
 
 class NSQError(Exception):
-    """Base of everything that the package raises on purpose."""
+    """Base of all exceptions that the package raises on purpose."""
 
     retriable: ClassVar[bool] = False
 
 
 class ConfigError(NSQError, ValueError):
-    """A name, size, address or option is not allowed; the text says what would be.
+    """A name, size, address or option is not allowed. The text says what would be allowed.
 
-    Raised where the caller stands, before anything is sent.
+    Raised in the caller, before anything is sent.
     """
 
 
@@ -90,7 +89,7 @@ class ClosedError(NSQError):
     """The Reader or Writer was closed, or was made in the parent of this process.
 
     Attributes:
-        acknowledged: How many messages of the same ``publish_many()`` were confirmed before it.
+        acknowledged: Number of messages of the same ``publish_many()`` confirmed before it.
     """
 
     acknowledged = 0
@@ -105,7 +104,7 @@ class ConnectionLost(NSQError):
 class NegotiationFailed(NSQError):
     """nsqd does not offer what the options require, or its certificate does not verify.
 
-    Trying again does not help before nsqd or the options are changed.
+    A new try does not help before nsqd or the options are changed.
     """
 
 
@@ -116,7 +115,7 @@ class ProtocolError(NSQError):
 
 
 class WrongPort(ProtocolError):
-    """What answers speaks HTTP, TLS or nsqlookupd's protocol: the address must be changed."""
+    """The peer speaks HTTP, TLS or nsqlookupd's protocol: the address must be changed."""
 
     retriable = False
 
@@ -127,7 +126,7 @@ class ServerError(NSQError):
     Attributes:
         code: The first word, such as ``E_BAD_TOPIC``.
         detail: The rest of the text.
-        fatal: Whether nsqd closes the connection after it.
+        fatal: True if nsqd closes the connection after it.
     """
 
     fatal: ClassVar[bool] = True
@@ -169,7 +168,7 @@ class PubFailed(ServerError):
 
 
 class MpubFailed(PubFailed):
-    """E_MPUB_FAILED: nsqd could not store the messages; part of them may be stored."""
+    """E_MPUB_FAILED: nsqd could not store the messages; a part of them may be stored."""
 
 
 class DpubFailed(PubFailed):
@@ -183,7 +182,7 @@ class SubFailed(ServerError):
 
 
 class IdentifyFailed(ServerError):
-    """E_IDENTIFY_FAILED: the features asked for could not be switched on."""
+    """E_IDENTIFY_FAILED: requested features could not be switched on."""
 
 
 class AuthDisabled(ServerError):
@@ -251,13 +250,14 @@ SERVER_ERRORS: dict[str, type[ServerError]] = {
 }
 
 
+# Upper bound of characters of a peer's text in an error.
 _MAX_TEXT = 1000
 
 
 def server_error(data: bytes) -> ServerError:
-    """The exception for the data of an error frame; an unknown code gives a plain ServerError.
+    """Return the exception for an error frame; a plain ServerError for an unknown code.
 
-    Its text is one line of at most 1000 characters, whatever the peer sent: it goes into logs.
+    Its text is one line of at most 1000 characters, whatever the peer sent, as it goes into logs.
     """
     text = data[:_MAX_TEXT].decode("utf-8", "replace")
     if not text.isprintable():
@@ -272,7 +272,7 @@ class HTTPError(ServerError):
     Attributes:
         status: The HTTP status.
         code: The text of its ``message``, such as ``TOPIC_NOT_FOUND``.
-        url: What was asked, without user info.
+        url: The URL that was asked, without user info.
     """
 
     fatal = False
@@ -284,20 +284,20 @@ class HTTPError(ServerError):
 
 
 class PublishError(NSQError):
-    """A publish that was not acknowledged. One of the three subclasses says what is known.
+    """A publish was not acknowledged. The subclasses say what is known about its outcome.
 
     Attributes:
-        acknowledged: How many messages of the same ``publish_many()`` were confirmed before it.
+        acknowledged: Number of messages of the same ``publish_many()`` confirmed before it.
     """
 
     acknowledged = 0
 
 
 class NotSent(PublishError):
-    """No nsqd has got all of it, and none keeps a part: publishing again cannot duplicate it.
+    """The message is at no nsqd, not even in part. Publishing again cannot duplicate it.
 
     Attributes:
-        causes: What went wrong at each nsqd that was tried, newest last.
+        causes: Errors at the nsqds that were tried, the newest last.
     """
 
     retriable = True
@@ -311,8 +311,8 @@ class Refused(PublishError):
     """nsqd answered with an error.
 
     Attributes:
-        error: That ServerError.
-        code: Its E_ code.
+        error: The ServerError.
+        code: The E_ code of that error.
     """
 
     def __init__(self, text: str, error: ServerError) -> None:
@@ -322,18 +322,18 @@ class Refused(PublishError):
 
 
 class OutcomeUnknown(PublishError):
-    """The message left, but no answer came: nsqd may have it. Publishing again may duplicate it."""
+    """The message was sent, but no answer came. Publishing again may duplicate it."""
 
 
 class TooFewCopies(OutcomeUnknown):
-    """Fewer nsqds have the message than a Writer with ``copies`` must know of.
+    """Fewer nsqds have the message than ``copies_min`` of a Writer demands.
 
-    It will be delivered, unless those nsqds are lost. Publish it again with the same key: what
-    drops twins drops this one.
+    It will be delivered, unless those nsqds are lost. Publish it again with the same key: an inbox
+    or KeyWindow that drops twins drops this one, too.
 
     Attributes:
-        nsqds: ``host:port`` of those that have it, one or more.
-        copies: How many these are.
+        nsqds: ``host:port`` of the nsqds that have it, one or more.
+        copies: Number of these nsqds.
     """
 
     def __init__(self, text: str, nsqds: Iterable[str] = ()) -> None:
@@ -346,20 +346,20 @@ class TooFewCopies(OutcomeUnknown):
 
 
 class MessageAnswered(NSQError):
-    """finish(), requeue() or touch() on a message that was finished or requeued before."""
+    """An answer (finish, requeue, touch) to a message that was finished or requeued before."""
 
 
 class TimeLimitExceeded(NSQError, TimeoutError):
-    """A handler ran longer than its ``time_limit``: a failure of the handler like any other.
+    """A handler ran longer than its ``time_limit``. It is a failure of the handler like any other.
 
-    Middlewares, ``retry_on`` and its like, ``backoff`` and ``on_giving_up`` see it. Its
-    ``__cause__`` is the TimeLimitInterrupt, whose traceback says where the handler was.
+    Middlewares, ``retry_on`` and similar options, ``backoff`` and ``on_giving_up`` see it. Its
+    ``__cause__`` is the TimeLimitInterrupt, whose traceback shows where the handler was.
     """
 
 
 class TimeLimitInterrupt(BaseException):
     """Raised in a handler when its ``time_limit`` is over, once for each message.
 
-    Not an Exception, so that ``except Exception`` does not hold it up. Clean up in a ``finally``.
-    A handler may catch it: its return then counts as any return.
+    It is not an Exception, so that ``except Exception`` does not stop it. Clean up in a
+    ``finally``. A handler may catch it, and its return then counts as any return.
     """

@@ -1,6 +1,6 @@
-"""Exceptions that the user's code raises: which of them end a worker, and a text of each.
+"""Exceptions of the user's code: which of them end a worker, and their texts.
 
-Knows exceptions; knows no message, no log and no thread.
+Knows exceptions. Must not know a message, a log or a thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 __all__ = ["class_of", "ends_worker", "line_of", "repr_of", "text_of", "traceback_of"]
 
-# Bytes of UTF-8. An exception may carry a whole document.
+# Upper bounds in bytes of UTF-8, because an exception may carry a whole document.
 _MOST_OF_A_TEXT = 2_000
 _MOST_OF_A_TRACEBACK = 8_000
 
@@ -21,28 +21,28 @@ _MOST_OF_A_TRACEBACK = 8_000
 def ends_worker(error: BaseException) -> bool:
     """Return True if the exception ends this thread, greenlet or process.
 
-    Any other exception is a failure of the call that raised it, also one that is no Exception:
-    asyncio.CancelledError, GeneratorExit, SystemExit, gevent.Timeout, classes of the user's.
-    What ends a worker is Ctrl-C on the main thread, and GreenletExit in a greenlet, which is how
-    greenlets are killed.
+    Any other exception is a failure of the call that raised it, even if it is no Exception:
+    asyncio.CancelledError, GeneratorExit, SystemExit, gevent.Timeout, classes of the user's. Only
+    two end a worker: Ctrl-C on the main thread, and GreenletExit in a greenlet, by which greenlets
+    are killed.
     """
     if isinstance(error, Exception):
         return False
     if isinstance(error, KeyboardInterrupt):
-        # Linux numbers the main thread as its process. Elsewhere each one counts as Ctrl-C.
+        # Linux numbers the main thread as its process. Elsewhere each KeyboardInterrupt counts.
         return sys.platform != "linux" or _thread.get_native_id() == os.getpid()
     greenlet = sys.modules.get("greenlet")
     if greenlet is None or not isinstance(error, greenlet.GreenletExit):
         return False
-    # The greenlet of a native thread has no parent, and nobody kills it.
+    # The greenlet of a native thread has no parent, and is never killed.
     return greenlet.getcurrent().parent is not None
 
 
 def text_of(value: object, most: int = _MOST_OF_A_TEXT) -> str:
-    """Return ``str(value)`` as text that every log, header and database takes.
+    """Return ``str(value)`` as text that every log, header and database accepts.
 
-    The text has at most ``most`` bytes of UTF-8. NUL and lone surrogates are escaped. Of a value
-    whose ``__str__`` fails, the text says so. Raises only what ends a worker.
+    The text has at most ``most`` bytes of UTF-8. NUL and lone surrogates are escaped. If
+    ``__str__`` fails, the text says so. Raises only an exception that ends a worker.
     """
     return _storable(_called(str, value), most)
 
@@ -66,14 +66,14 @@ def class_of(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException, most: int = _MOST_OF_A_TRACEBACK) -> str:
-    """Return the traceback as text like that of ``text_of``; the end of one that is too long.
+    """Return the traceback as text like that of ``text_of``, or its end if it is too long.
 
     The end says what happened, and where.
     """
     try:
         text = "".join(traceback.format_exception(error))
     except BaseException as failure:
-        # The exception is foreign: its notes, its causes and its source lines may fail, too.
+        # The exception is foreign: even its notes, causes and source lines may fail.
         if ends_worker(failure):
             raise
         text = f"{class_of(error)}: {text_of(error)}\n(its traceback failed: {class_of(failure)})\n"
@@ -84,7 +84,7 @@ def _called(function: Callable[[object], str], value: object) -> str:
     try:
         return function(value)
     except BaseException as failure:
-        # The method is foreign code, and may raise whatever it likes.
+        # The method is foreign code, and may raise anything.
         if ends_worker(failure):
             raise
         name = type(value).__name__
@@ -92,8 +92,8 @@ def _called(function: Callable[[object], str], value: object) -> str:
 
 
 def _storable(text: str, most: int, *, keeps_end: bool = False) -> str:
-    """Escape what UTF-8, PostgreSQL or an envelope refuse, and cut the text."""
-    # A character has one byte at least, so the rest of a huge text need not be encoded.
+    """Escape characters that UTF-8, PostgreSQL or an envelope refuse, and cut the text."""
+    # A character has at least one byte, so the rest of a huge text need not be encoded.
     text = text[-most - 1 :] if keeps_end else text[: most + 1]
     data = str.encode(text, "utf-8", "backslashreplace").replace(b"\0", b"\\x00")
     if len(data) <= most:

@@ -1,6 +1,7 @@
-"""Names of options as users write them: as other clients call them, misspelt, or in other letters.
+"""Names of options as users write them: by the names of other clients, misspelt, in other letters.
 
-Knows the names of pynsq, gnsq, go-nsq, nsqjs, ansq and of task queues. Knows no value and no owner.
+Knows the names of pynsq, gnsq, go-nsq, nsqjs, ansq and of task queues. Must not know a value or an
+owner of an option.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _LOOKUPD_TIMES = (
     "a nsqlookupd has 1 s to connect and 2 s to answer; 'lookupd_session' takes a session of yours"
 )
 
-# Name elsewhere -> name here, or a sentence with the names here in quotes.
+# Name elsewhere, to the name here or a sentence that has the names here in quotes.
 _ELSEWHERE: Mapping[str, str] = {
     # pynsq and gnsq
     "max_tries": "max_attempts",
@@ -156,19 +157,19 @@ _ELSEWHERE: Mapping[str, str] = {
     "keyfile": "tls_key_file",
     "cert_reqs": "tls_verify",
 }
-# Between words of maxAttempts, nsqdTCPAddresses and TLSConfig.
+# Seams between words in maxAttempts, nsqdTCPAddresses and TLSConfig.
 _SEAMS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def right_name(word: str) -> str:
-    """Return the word as options are written here, and by its name here if it is a foreign one."""
+    """Return the word in our spelling of options; for a foreign name, its name here."""
     plain = _SEAMS.sub("_", word.strip().lstrip("-").replace("-", "_")).lower()
     found = _ELSEWHERE.get(plain, plain)
     return found if found.isidentifier() else plain
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """Return what the unknown option ``word`` should be, to end a sentence; "" for no idea."""
+    """Return the end of a sentence about the unknown option ``word``; "" without an idea."""
     known = set(known)
     name = right_name(word)
     if name in known:
@@ -182,7 +183,7 @@ def meant(word: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that looks most like ``word``, if one does."""
+    """Return the known word that is most similar to ``word``, or None."""
     import difflib
 
     close = difflib.get_close_matches(word, sorted(known), 1, 0.5)
@@ -190,6 +191,6 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
 
 
 def sentence(text: str) -> str:
-    """Return the end of a sentence as a sentence."""
+    """Return the end of a sentence as a whole sentence."""
     end = "" if text.endswith("?") else "."
     return f"{text[:1].upper()}{text[1:]}{end}"

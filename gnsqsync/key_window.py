@@ -1,6 +1,9 @@
-"""Drops messages that this process has handled before, by their keys.
+"""Window of keys that drops messages that this process has handled before.
 
-Knows messages; knows no Reader and no database.
+Knows messages. Must not know a Reader or a database.
+
+Surprise: there is no lock. Single operations on dicts and deques are atomic, and the thread that
+pops the one claim of a turn settles it.
 """
 
 from __future__ import annotations
@@ -29,13 +32,13 @@ def _key_of(message: Message) -> str | None:
 
 
 class _Turn:
-    """The message that has a key to itself until its end is known."""
+    """The message that holds a key alone until its end is known."""
 
     __slots__ = ("claims", "has_left", "message")
 
     def __init__(self, message: Message) -> None:
         self.message = message
-        # True when the middlewares inside of the window have returned, or raised.
+        # True once the middlewares inside the window have returned or raised.
         self.has_left = False
         # A single item. The thread that pops it settles the turn.
         self.claims = [None]
@@ -46,22 +49,22 @@ class _Turn:
 
 
 class KeyWindow(Middleware):
-    """Of messages with one key the first is handled; the others are finished without the handler.
+    """Handles the first message of a key, and finishes the others without the handler.
 
-    Within this process, and as long as it lives: another consumer of the channel has a window of
-    its own. For effects in a database, which survive both, use an inbox. Several Readers may share
-    one; a key counts for a topic and channel.
+    It works within this process and as long as that lives: another consumer of the channel has a
+    window of its own. For effects in a database, which outlive the process, use an inbox. Several
+    Readers may share a window; a key counts for a topic and channel.
 
-    A key is remembered when its message is done: the outermost middleware has returned, and the
-    message was neither requeued nor detached; or ``finish()`` was called. If nsqd no longer takes
-    that FIN, because of a timeout or a lost connection, the next delivery is finished without the
-    handler. Until then a twin is requeued, so that it is handled if the first one fails. A message
-    without a key is handled. A message whose key cannot be told is rejected.
+    A key is remembered when its message is done. Either the outermost middleware has returned, and
+    the message was neither requeued nor detached; or ``finish()`` was called. If nsqd no longer
+    takes that FIN, because of a timeout or a lost connection, the next delivery is finished without
+    the handler. Before the message is done, a twin is requeued, so that it is handled if the first
+    one fails. A message without a key is handled. A message whose key function fails is rejected.
 
     Args:
-        size: How many keys it remembers, 1 or more.
-        key: Returns the key of a message, a str, or None; without it that is the header ``key``,
-            for a Reader with ``headers=True``.
+        size: Upper bound of remembered keys, 1 or more.
+        key: Returns the key of a message, a str, or None. The default is the header ``key``, for a
+            Reader with ``headers=True``.
         delay: Seconds, 0 or more, after which a requeued twin comes again.
 
     Raises:
@@ -81,19 +84,20 @@ class KeyWindow(Middleware):
             raise ConfigError(f"key is {key!r}; it must be a function that takes a message")
         self._key = key or _key_of
         self._delay = check_duration("delay", delay)
-        # Turns by key. setdefault() is atomic; the thread that pops a turn's claim removes or
-        # replaces the turn.
+        # Turns by key. No lock: setdefault() is atomic, and the thread that pops a turn's claim
+        # removes or replaces the turn.
         self._turns: dict[tuple[str, str, str], _Turn] = {}
-        # Turns that have left and whose end was not known when somebody last looked.
+        # Turns that have left, and whose end was not known at the last look.
         self._left: deque[tuple[tuple[str, str, str], _Turn]] = deque()
-        # Handled ones, the oldest first; popitem is atomic, too.
+        # Handled keys, the oldest first. No lock: popitem is atomic, too.
         self._handled: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+        # True once the warning about a message without a key was logged.
         self._has_warned = False
 
     def handle(
         self, message: Message, handler: Handler, proceed: Callable[[Message], object]
     ) -> object:
-        """Around the handler. Raises Requeue for the twin of a message that is not done yet."""
+        """Run around the handler. Raises Requeue for a twin of a message that is not done yet."""
         self._look()
         key = self._key_of(message)
         if key is None:
@@ -104,7 +108,7 @@ class KeyWindow(Middleware):
         first = self._turns.setdefault(place, turn)
         if first is not turn:
             if first.message is message:
-                return proceed(message)  # this window stands around the handler twice
+                return proceed(message)  # this window is twice in the Reader's middleware
             if not self._settle(place, first, turn):
                 raise Requeue(self._delay, backoff=False)
         try:
@@ -119,7 +123,7 @@ class KeyWindow(Middleware):
                 return None
             return proceed(message)
         finally:
-            # The middlewares outside decide how it ends.
+            # The outer middlewares decide how the message ends, so its end is settled later.
             turn.has_left = True
             self._left.append((place, turn))
 
@@ -127,7 +131,7 @@ class KeyWindow(Middleware):
         try:
             key: object = self._key(message)
         except BaseException as error:
-            # The function is the user's, and may raise whatever it likes.
+            # The function is the user's, and may raise anything.
             if ends_worker(error):
                 raise
             raise no_key("key", error) from error
@@ -138,9 +142,9 @@ class KeyWindow(Middleware):
     def _settle(
         self, place: tuple[str, str, str], turn: _Turn, following: _Turn | None = None
     ) -> bool:
-        """Note the end of a turn, and give the key to the following one.
+        """Settle an ended turn, and give the key to the following one.
 
-        Return False if its end is not known, or another thread is noting it.
+        Return False if its end is not known, or another thread settles it.
         """
         if not turn.has_ended:
             return False

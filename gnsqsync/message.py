@@ -1,6 +1,6 @@
-"""One message in flight: what nsqd sent, and the answers a handler can give.
+"""A message in flight: the data that nsqd sent, and the answers that a handler can give.
 
-Knows nothing of sockets or threads: answers go to a Responder, the connection it arrived on.
+Must not know sockets or threads: answers go to a Responder, the connection it arrived on.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ __all__ = ["Discard", "Fate", "Message", "Reject", "Requeue", "Responder"]
 
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
-# Bits of Message._status. ANSWERED, TIMED_OUT and DETACHED are each set by one thread at a time:
-# the one that took the message out of the in-flight table, the reading thread, the handler's.
-# BEGUN: a handler has it, or the user of the pull form; set by the worker, or by Batches.
+# Bits of Message._status. Each of ANSWERED, TIMED_OUT and DETACHED has one setter at a time: the
+# thread that took the message out of the in-flight table, the reading thread, the handler's.
+# BEGUN is set by the worker or by Batches: a handler or the user of the pull form has the message.
 DETACHED = 1
 TIMED_OUT = 2
 ANSWERED = 4
 BEGUN = 8
-# The work is done, and FIN is the answer, whether nsqd still takes it or not. Set by the worker
-# when the outermost middleware has returned, or by who calls finish().
+# The work is done, so FIN is the answer, even if nsqd no longer takes it. Set by the worker after
+# the outermost middleware has returned, or by the caller of finish().
 DONE = 16
 # The handler or a middleware raised. Set by the worker.
 FAILED = 32
@@ -37,13 +37,13 @@ class Requeue(Exception):
     """Raise it in a handler to send REQ instead of FIN.
 
     Args:
-        delay: Seconds until nsqd delivers the message again; None: attempts times the reader's
-            ``requeue_delay``.
-        backoff: Whether this counts as a failure, for the backoff and for ``max_attempts``. Without
-            it, it says "not now".
+        delay: Seconds until nsqd delivers the message again. None means attempts times the
+            reader's ``requeue_delay``.
+        backoff: If True, this is a failure for the backoff and for ``max_attempts``. If False, it
+            only means "not now".
 
     Raises:
-        ConfigError: The delay is negative or no number.
+        ConfigError: The delay is negative or not a number.
     """
 
     # Defaults for subclasses with a constructor of their own.
@@ -59,20 +59,21 @@ class Requeue(Exception):
 
 
 class Uncalled(Requeue):
-    """The handler was not called, because what must come before its call has failed.
+    """The handler was not called, because an earlier step has failed.
 
-    Its cause says why. The message comes again, that was no try of it, and the Reader backs off.
+    The cause says why. The message comes again, the delivery was no try of it, and the Reader backs
+    off.
     """
 
 
 class Reject(Exception):
-    """Raise it in a handler to give the message up now: no attempt of it can succeed.
+    """Raise it in a handler to give the message up now, because no attempt can succeed.
 
-    It becomes a dead letter, as after the last of ``max_attempts``, and does not count for the
-    backoff. Where nothing says what to do with it, it waits in nsqd and comes again.
+    The message becomes a dead letter, as after the last of ``max_attempts``, and does not count for
+    the backoff. Without options for dead letters it waits in nsqd and comes again.
 
     Args:
-        reason: For the log and the dead letter.
+        reason: Text for the log and the dead letter.
     """
 
     # Defaults for subclasses with a constructor of their own.
@@ -86,10 +87,10 @@ class Reject(Exception):
 class Discard(Exception):
     """Raise it in a handler to finish the message although nothing was done with it.
 
-    It is counted, and counts as no failure.
+    It is counted, but not as a failure.
 
     Args:
-        reason: For the log.
+        reason: Text for the log.
     """
 
     # Defaults for subclasses with a constructor of their own.
@@ -100,16 +101,16 @@ class Discard(Exception):
         self.reason = reason
 
 
-# Exceptions that a function that looks at a message, such as a validator, raises for another reason
-# than the message: the next attempt may succeed. The last three say what becomes of the message.
+# Exceptions of a function that looks at a message, such as a validator, which do not come from the
+# message: the next attempt may succeed. The last three decide what becomes of the message.
 NOT_OF_THE_MESSAGE = (OSError, MemoryError, Requeue, Reject, Discard)
 
 
 def no_key(what: str, error: BaseException) -> BaseException:
-    """Return what to raise for a message whose key a function of the user's could not tell.
+    """Return the error to raise for a message if a user's function fails to return its key.
 
-    It is a Reject, as the function sees the same message each time, or the error itself where
-    that has another reason.
+    This is a Reject, because the function sees the same message each time; or the error itself, if
+    that does not come from the message.
     """
     if isinstance(error, NOT_OF_THE_MESSAGE):
         return error
@@ -119,19 +120,19 @@ def no_key(what: str, error: BaseException) -> BaseException:
 
 
 class Fate(Enum):
-    """What became of a message that was to be given up."""
+    """Fate of a message that was to be given up."""
 
     FINISHED = "finished"
-    # The hook or the dead letter failed: it comes again as after any failure.
+    # The hook or the dead letter failed, so the message comes again as after any failure.
     REQUEUED = "requeued"
-    # Nothing says where it should go: it waits in nsqd.
+    # Without options for given up messages, it waits in nsqd.
     KEPT = "kept"
-    # It was answered before, or is not ours any more.
+    # The message was answered before, or is not ours any more.
     GONE = "gone"
 
 
 class Responder(Protocol):
-    """What a Message needs of the connection it arrived on. Callable from any thread."""
+    """The connection of a message, as far as the message needs it. Callable from any thread."""
 
     @property
     def nsqd_address(self) -> str: ...
@@ -157,7 +158,7 @@ class Message:
     """A message as delivered to a handler.
 
     ``body`` (bytes), ``attempts`` (int, 1 on the first delivery), ``timestamp`` (int, nanoseconds
-    since the epoch when nsqd accepted the publish).
+    since the epoch at which nsqd accepted the publish).
 
     Threads:
         A message may be answered from any thread.
@@ -176,7 +177,7 @@ class Message:
         "timestamp",
     )
 
-    # Bytes until somebody asks for them; unset where there is no envelope.
+    # Headers as bytes until they are first read. Unset without an envelope.
     _headers: Mapping[str, str] | bytes
 
     def __init__(
@@ -199,9 +200,9 @@ class Message:
 
     @property
     def id(self) -> str:
-        """The 16 hex digits nsqd gave it.
+        """The 16 hex digits that nsqd gave it.
 
-        Unique per nsqd and topic only (docs/protocol/publishing#ids).
+        Unique within one nsqd and topic only (docs/protocol/publishing#ids).
         """
         return self._id.decode("ascii", "replace")
 
@@ -222,9 +223,10 @@ class Message:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers of its envelope (docs/protocol/envelope).
+        """Headers of its envelope (docs/protocol/envelope).
 
-        Empty where it has none, or the Reader has no ``headers=True``; ``body`` is then all of it.
+        Empty without an envelope, or in a Reader without ``headers=True``; ``body`` is then the
+        whole data.
         """
         try:
             headers = self._headers
@@ -236,12 +238,12 @@ class Message:
 
     @property
     def _is_opened(self) -> bool:
-        """True if ``body`` is what an envelope held."""
+        """True if ``body`` comes out of an envelope."""
         return hasattr(self, "_headers")
 
     @property
     def deadline(self) -> float:
-        """When nsqd takes the message back, in seconds of ``time.monotonic()``.
+        """Time at which nsqd takes the message back, in seconds of ``time.monotonic()``.
 
         Each touch moves it, but never past the server's max_msg_timeout
         (docs/protocol/timeouts#touch).
@@ -251,7 +253,7 @@ class Message:
 
     @property
     def hard_deadline(self) -> float:
-        """When no touch helps any more: nsqd's max_msg_timeout after the delivery.
+        """Time after which no touch helps: nsqd's max_msg_timeout after the delivery.
 
         In seconds of ``time.monotonic()`` (docs/protocol/timeouts#touch).
         """
@@ -259,7 +261,7 @@ class Message:
 
     @property
     def is_alive(self) -> bool:
-        """Whether an answer can be sent: unanswered, not orphaned, not known to be too late.
+        """True if an answer can be sent: unanswered, not orphaned, not known to be too late.
 
         nsqd tells of a timeout only when it refuses an answer; ``deadline`` says when it is due.
         """
@@ -267,34 +269,34 @@ class Message:
 
     @property
     def timed_out(self) -> bool:
-        """Whether the message is no longer ours.
+        """True once the message is known to be no longer ours.
 
-        After a refused TOUCH (E_TOUCH_FAILED); of a detached message also when its FIN or REQ
-        was refused. That comes a round trip later. The Observer's ``answer_failed`` tells of all.
-        Also 5 s after the deadline of one that was taken from a Reader without a handler, and
-        when another copy of it, which nsqd delivered here too, was answered.
+        This is known after a refused TOUCH (E_TOUCH_FAILED), and for a detached message also after
+        a refused FIN or REQ, a round trip later. The Observer's ``answer_failed`` tells of all
+        three. It is also True 5 s after the deadline, for a message from a Reader without a
+        handler; and when another copy of it, which nsqd delivered here too, was answered.
         """
         return bool(self._status & TIMED_OUT)
 
     @property
     def is_detached(self) -> bool:
-        """Whether ``detach()`` was called."""
+        """True if ``detach()`` was called."""
         return bool(self._status & DETACHED)
 
     @property
     def is_answered(self) -> bool:
-        """Whether ``finish()`` or ``requeue()`` was called and its answer accepted."""
+        """True once an answer by ``finish()`` or ``requeue()`` was accepted."""
         return bool(self._status & ANSWERED)
 
     def finish(self) -> bool:
         """Send FIN: the message is done.
 
         Returns:
-            False when the connection it came on is gone or nsqd timed it out. It then comes again,
-            to this or another consumer, if no other copy of it was answered here.
+            False if its connection is gone or nsqd timed it out. It then comes again, to this or
+            another consumer, unless another copy of it was answered here.
 
         Raises:
-            MessageAnswered: It was answered before.
+            MessageAnswered: The message was answered before.
         """
         if self._responder.finish(self):
             return True
@@ -307,18 +309,18 @@ class Message:
         """Send REQ: deliver it again after ``delay`` seconds.
 
         A failure of the last of ``max_attempts`` gives the message up instead, before this returns:
-        ``on_giving_up`` is called with the exception that is handled at this moment, if any, or the
+        ``on_giving_up`` is called with the exception that is being handled, if there is one, or the
         dead letter is published.
 
         Args:
-            delay: Seconds, 0 or more; None: attempts times the reader's ``requeue_delay``.
-            backoff: Whether it counts as a failure.
+            delay: Seconds, 0 or more. None means attempts times the reader's ``requeue_delay``.
+            backoff: If True, it counts as a failure.
 
         Returns:
-            As ``finish()``.
+            As in ``finish()``.
 
         Raises:
-            MessageAnswered: It was answered before.
+            MessageAnswered: The message was answered before.
             ConfigError: The delay is not allowed.
         """
         if delay is not None and not delay >= 0:
@@ -328,27 +330,27 @@ class Message:
         return self._not_in_flight("requeue")
 
     def touch(self) -> bool:
-        """Send TOUCH: ask nsqd for another msg_timeout. Returns and raises as ``finish()``.
+        """Send TOUCH to ask nsqd for another msg_timeout. Returns and raises as ``finish()``.
 
         Returns:
-            False when the connection is gone or nsqd timed it out.
+            False if the connection is gone or nsqd timed the message out.
 
         Raises:
-            MessageAnswered: It was answered before.
+            MessageAnswered: The message was answered before.
         """
         if self._responder.touch(self):
             return True
         return self._not_in_flight("touch")
 
     def detach(self) -> None:
-        """Keep the message after the handler returns: somebody answers it later, on any thread."""
+        """Keep the message after the handler returns. Any thread may answer it later."""
         self._status |= DETACHED
 
     def json(self) -> Any:
-        """The body parsed as JSON.
+        """Return the body parsed as JSON.
 
         Raises:
-            ValueError: It is not JSON.
+            ValueError: The body is not JSON.
         """
         return json.loads(self.body)
 
@@ -358,11 +360,11 @@ class Message:
         status = self._status
         if status & (DONE | FAILED | ANSWERED):
             return False
-        # A detached message has no worker, which would say how it ends.
+        # A detached message has no worker that would set its end.
         return not status & DETACHED or self.is_alive
 
     def _not_in_flight(self, answer: str) -> bool:
-        # Neither timed out nor orphaned: another thread answered it this moment.
+        # If it is neither timed out nor orphaned, another thread answered it at this moment.
         gone = self._status & TIMED_OUT or self._responder.is_closed
         if self._status & ANSWERED or not gone:
             raise MessageAnswered(f"{answer}() on message {self.id}, which was answered before")

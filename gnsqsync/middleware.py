@@ -1,6 +1,6 @@
-"""A place around each call of a handler and around each publish.
+"""Middleware: code around each call of a handler and around each publish.
 
-Knows messages and what is published; knows no Reader, no Writer and no thread.
+Knows messages and publications. Must not know a Reader, a Writer or a thread.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Handler: TypeAlias = Callable[[Message], object]
 
 @dataclass(slots=True)
 class Publication:
-    """What one call of a Writer publishes. A middleware may change it before it proceeds.
+    """The messages that one call of a Writer publishes. A middleware may change them first.
 
     Attributes:
-        topic: Where to.
-        bodies: The messages; one, but for ``publish_many()``.
-        headers: Those of all the messages; None where the Writer has no headers.
+        topic: Name of the topic.
+        bodies: The messages; one, except for ``publish_many()``.
+        headers: Headers of all the messages; None if the Writer has no headers.
         defer: Seconds until they are delivered; None: at once.
     """
 
@@ -55,12 +55,12 @@ Publish: TypeAlias = Callable[[Publication], "Future[None] | None"]
 class Middleware:
     """Runs around handlers and publishes: override one method or both, pass it as ``middleware=``.
 
-    Of a list the first one is outermost. One object may serve many Readers and Writers.
+    The first of a list is outermost. One object may serve many Readers and Writers.
 
     Attributes:
         fails_after_handler: False is the promise of a class that its ``handle()`` raises nothing of
-            its own after ``proceed()`` has returned. Around a handler with ``once`` the others are
-            named in a WARNING at the start: the handler's work is committed by then, so the message
+            its own after ``proceed()`` has returned. For a handler with ``once``, a WARNING at the
+            start names the other classes. The handler's work is committed by then, so the message
             that comes again is finished without a call, and the middleware's own work is lost. The
             promise does not hold for a subclass with another ``handle()``.
     """
@@ -70,20 +70,20 @@ class Middleware:
     def handle(
         self, message: Message, handler: Handler, proceed: Callable[[Message], object]
     ) -> object:
-        """Around the handler of one message.
+        """Run around the handler of one message.
 
-        What is raised here counts as raised by the handler: the message is requeued, rejected or
-        discarded, also when the handler had returned. To skip the handler, return without
-        ``proceed``: the message is finished. Each message has a ``contextvars`` context of its own,
-        which is also that of the log line about its failure.
+        An exception raised here counts as raised by the handler: the message is requeued, rejected
+        or discarded, even if the handler had returned. To skip the handler, return without a call
+        of ``proceed``; the message is then finished. Each message has its own ``contextvars``
+        context, which the log line about its failure has, too.
 
         Args:
             message: The message.
             handler: The function that the Reader was given.
-            proceed: Calls the next middleware or the handler; call it once.
+            proceed: Calls the next middleware or the handler. Call it once.
 
         Returns:
-            What ``proceed`` returned; nobody looks at it but other middlewares.
+            The result of ``proceed``. Only other middlewares see it.
 
         Threads:
             On the worker, outside all locks.
@@ -91,15 +91,15 @@ class Middleware:
         return proceed(message)
 
     def publish(self, publication: Publication, proceed: Publish) -> Future[None] | None:
-        """Around one call of ``publish()``, ``publish_many()`` or ``publish_async()``.
+        """Run around one call of ``publish()``, ``publish_many()`` or ``publish_async()``.
 
         Args:
-            publication: What is published, not encoded yet.
-            proceed: Calls the next middleware, or sends; call it once. It raises what the Writer's
-                method raises.
+            publication: The messages, not encoded yet.
+            proceed: Calls the next middleware, or sends. Call it once. It raises the errors of the
+                Writer's method.
 
         Returns:
-            What ``proceed`` returned: None when nsqd has said OK; of ``publish_async()`` a Future.
+            The result of ``proceed``: None after nsqd's OK; a Future for ``publish_async()``.
 
         Threads:
             On the thread of the caller.
@@ -108,7 +108,7 @@ class Middleware:
 
 
 def check_middleware(given: object, name: str = "middleware") -> tuple[Middleware, ...]:
-    """What ``middleware=`` may be: a list of Middlewares. ConfigError otherwise, with ``name``."""
+    """Return the Middlewares in a value of ``middleware=``. ConfigError with ``name`` if wrong."""
     members = tuple(given) if isinstance(given, (list, tuple)) else (given,)
     for member in members:
         if not isinstance(member, Middleware):
@@ -120,15 +120,15 @@ def check_middleware(given: object, name: str = "middleware") -> tuple[Middlewar
 
 
 def overriding(middlewares: Iterable[Middleware], method: str) -> tuple[Middleware, ...]:
-    """Those that override ``method``, the innermost first."""
+    """Return the middlewares that override ``method``, the innermost first."""
     base = getattr(Middleware, method)
     return tuple(one for one in [*middlewares][::-1] if getattr(type(one), method) is not base)
 
 
 def fails_after(middlewares: Iterable[Middleware]) -> str:
-    """Return the classes of those that may fail after the handler has returned; "" for none.
+    """Return the classes that may fail after the handler has returned; "" for none.
 
-    A promise counts if the class that has the ``handle()`` made it, or a subclass of that class.
+    A promise counts if the class with the ``handle()`` made it, or a subclass of that class.
     """
     kinds = {type(one) for one in overriding(middlewares, "handle") if not _promises(type(one))}
     return ", ".join(sorted(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds))
@@ -146,8 +146,8 @@ def _promises(middleware: type[Middleware]) -> bool:
 def around_handler(middlewares: Iterable[Middleware], handler: Handler) -> Handler:
     """Put the handler within its middlewares.
 
-    Next to the handler stands the check that it has done its work, which sees what the handler
-    returned even if a middleware drops that.
+    Next to the handler stands the check that it has done its work. The check sees the handler's
+    result even if a middleware drops it.
     """
 
     def innermost(message: Message) -> object:
@@ -167,7 +167,7 @@ def _handle(one: Middleware, handler: Handler, proceed: Handler, message: Messag
 
 
 def around_publish(innermost_first: Iterable[Middleware], publish: Publish) -> Publish:
-    """A publish within its middlewares."""
+    """Put a publish within its middlewares."""
     call = publish
     for one in innermost_first:
         call = partial(_publish, one, call)

@@ -1,4 +1,4 @@
-"""The hooks of a Reader or Writer, as one object with methods to override. Knows nothing more."""
+"""Hooks of a Reader or Writer, as one object with methods to override. Knows nothing more."""
 
 from __future__ import annotations
 
@@ -17,79 +17,78 @@ __all__ = ["Observer", "each", "tell"]
 
 
 class Observer:
-    """Told what a Reader or Writer does: override what you want, pass it as ``observer=``.
+    """Hooks that a Reader or Writer calls. Override some, and pass the object as ``observer=``.
 
     A Writer calls ``connected``, ``lost``, ``lookup_failed``, ``lookup_recovered``, ``published``
-    and ``publish_failed``; a Reader all but the last two. The methods are called outside all locks,
-    on the thread where the thing happened, and should return soon. What they raise is logged and
-    changes nothing.
+    and ``publish_failed``; a Reader calls all but the last two. The hooks are called outside all
+    locks, on the thread where the event happened, and should return soon. Their exceptions are
+    logged and change nothing.
     """
 
     def connected(self, nsqd_address: str) -> None:
-        """A Reader has subscribed at an nsqd, or a Writer has a connection to it.
+        """Called when a Reader has subscribed at an nsqd, or a Writer has connected to it.
 
         Args:
-            nsqd_address: Its ``host:port``.
+            nsqd_address: ``host:port`` of the nsqd.
         """
 
     def lost(self, nsqd_address: str, reason: Exception) -> None:
-        """A connection ended, or could not be made.
+        """Called when a connection ended or could not be made.
 
-        A Reader's is dialled again by itself, unless it was found by nsqlookupds and they list it
-        no more, or the Reader stops. A Writer's is dialled by the next publish; in an outage, by
-        itself.
+        A Reader dials again by itself, unless nsqlookupds found the nsqd and list it no more, or
+        the Reader stops. A Writer dials at the next publish; in an outage, by itself.
 
         Args:
-            nsqd_address: Its ``host:port``.
-            reason: Why.
+            nsqd_address: ``host:port`` of the nsqd.
+            reason: The error.
         """
 
     def lookup_failed(self, url: str, reason: Exception) -> None:
-        """An nsqlookupd gave no answer of use; once, until it works again. It is asked on.
+        """Called when an nsqlookupd gave no usable answer; once, until it works again.
 
         Args:
-            url: Which one, without user info.
-            reason: Why.
+            url: URL of the nsqlookupd, without user info.
+            reason: The error.
         """
 
     def lookup_recovered(self, url: str) -> None:
-        """An nsqlookupd answers again after it failed.
+        """Called when an nsqlookupd answers again after it failed.
 
         Args:
-            url: Which one, without user info.
+            url: URL of the nsqlookupd, without user info.
         """
 
     def backoff(self, level: int, seconds: float) -> None:
-        """Backoff began or went to another level; RDY is 0 everywhere for ``seconds``.
+        """Called when backoff began or changed its level. RDY is 0 everywhere for ``seconds``.
 
         Args:
-            level: 0: backoff is over.
-            seconds: How long; 0 with level 0.
+            level: Level of the backoff; 0 means that it is over.
+            seconds: Length of the pause; 0 with level 0.
         """
 
     def gave_up(self, message: Message, error: BaseException | None) -> None:
-        """A message was given up and is finished: max_attempts, max_deliveries or Reject.
+        """Called when a message is given up and finished: max_attempts, max_deliveries, Reject.
 
         Args:
-            message: Which one.
-            error: What its handler raised; None where ``message.requeue()`` was called outside of
-                an ``except``, or no handler ran.
+            message: The message.
+            error: Exception of its handler; None if ``message.requeue()`` was called outside of an
+                ``except``, or no handler ran.
         """
 
     def discarded(self, message: Message, error: BaseException) -> None:
-        """A message was finished because its handler raised ``Discard``, or what means that.
+        """Called when a message is finished because of ``Discard``, or an error that means it.
 
         Args:
-            message: Which one.
-            error: What its handler raised.
+            message: The message.
+            error: Exception of its handler.
         """
 
     def answer_failed(self, nsqd_address: str, message_id: str, code: str) -> None:
-        """nsqd refused an answer: the message had timed out and comes again, or came already.
+        """Called when nsqd refused an answer: the message comes again, or came already.
 
         Args:
-            nsqd_address: Which nsqd.
-            message_id: Which message.
+            nsqd_address: ``host:port`` of the nsqd.
+            message_id: Id of the message.
             code: ``E_FIN_FAILED``, ``E_REQ_FAILED`` or ``E_TOUCH_FAILED``.
 
         Threads:
@@ -97,46 +96,46 @@ class Observer:
         """
 
     def batch(self, nsqd_address: str, finished: int, failed: int, seconds: float) -> None:
-        """A worker handled a chunk of messages of one connection in ``seconds``.
+        """Called when a worker has handled a chunk of messages of one connection.
 
         Args:
-            nsqd_address: Where they came from.
-            finished: How many were finished.
-            failed: How many were not.
-            seconds: The time of all of them.
+            nsqd_address: ``host:port`` of the nsqd that they came from.
+            finished: Number of finished messages.
+            failed: Number of the others.
+            seconds: Time for all of them.
         """
 
     def published(self, topic: str, messages: int, seconds: float) -> None:
-        """nsqd confirmed what one call of a Writer published; the call took ``seconds``.
+        """Called when nsqd has confirmed the messages of one call of a Writer.
 
         Args:
-            topic: Where to.
-            messages: How many; 1, but for ``publish_many()``.
-            seconds: How long the call took, or its Future to end.
+            topic: Name of the topic.
+            messages: Number of messages; 1, except for ``publish_many()``.
+            seconds: Time until the call returned, or its Future ended.
 
         Threads:
-            Of ``publish_async()`` on the reading thread, when nsqd has answered, unless its Future
-            was cancelled; otherwise on the thread of the call.
+            For ``publish_async()``, called on the reading thread when nsqd has answered, unless the
+            Future was cancelled; otherwise on the thread of the call.
         """
 
     def publish_failed(
         self, topic: str, messages: int, seconds: float, error: PublishError
     ) -> None:
-        """A call of a Writer that publishes ended with ``error``. Otherwise as ``published``.
+        """Called when a publishing call of a Writer ended with ``error``. Else as ``published``.
 
-        Wrong arguments and a Writer that is closed are told to the caller only.
+        Wrong arguments and a closed Writer are reported to the caller only.
 
         Args:
-            topic: Where to.
-            messages: How many.
-            seconds: How long the call took, or its Future to end.
-            error: NotSent, Refused or OutcomeUnknown; its ``acknowledged`` says how many of the
-                messages nsqd has confirmed nevertheless.
+            topic: Name of the topic.
+            messages: Number of messages.
+            seconds: Time until the call returned, or its Future ended.
+            error: NotSent, Refused or OutcomeUnknown. Its ``acknowledged`` is the number of
+                messages that nsqd has confirmed all the same.
         """
 
 
 def each(observer: object) -> Iterator[Observer]:
-    """Those in what ``observer=`` may be: None, one, or a list of them. ConfigError otherwise."""
+    """Yield the Observers in a value of ``observer=``: None, one, or a list. Else ConfigError."""
     if observer is None:
         return
     if isinstance(observer, (list, tuple)):
@@ -158,12 +157,12 @@ def tell(
     who: str = "",
     extra: Mapping[str, object] | None = None,
 ) -> None:
-    """Call a hook of each. What one raises is logged, after ``who`` and with ``extra``."""
+    """Call a hook of each observer. Log its exception, after ``who`` and with ``extra``."""
     for observer in observers:
         try:
             getattr(observer, hook)(*args)
         except BaseException as error:
-            # A BaseException, too, would end a thread of this package, or on greenlets the process.
+            # A BaseException would end a thread of this package, or on greenlets the process.
             if ends_worker(error):
                 raise
             log.exception("%sthe observer's %s failed", who, hook, extra=extra)

@@ -1,8 +1,8 @@
-"""Options as frozen objects; units, ranges and names are checked in their constructors.
+"""Options as frozen objects, whose constructors check units, ranges and names.
 
 Knows what nsqd accepts (docs/protocol/handshake#identify-body and docs/protocol/limits#names), so
-that a wrong value fails where the caller stands and not in an endless reconnect loop. Knows nothing
-of bytes on the wire.
+that a wrong value fails in the caller and not in an endless reconnect loop. Must not know bytes on
+the wire.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ __all__ = [
     "split_connection_options",
 ]
 
+# Fields of ConnectionOptions that serve for https, too.
 _HTTPS = ("tls_ca_file", "tls_cert_file", "tls_key_file", "tls_verify")
-# Variables that name authorities for all programs; the first one that is set counts.
+# Environment variables that name authorities for all programs. The first one that is set counts.
 _BUNDLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 _NAME = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
@@ -63,12 +64,12 @@ def _check_name(kind: str, name: object) -> str:
 
 
 def check_topic(name: object) -> str:
-    """The topic name, or ConfigError (docs/protocol/limits#names)."""
+    """Return the topic name, or raise ConfigError (docs/protocol/limits#names)."""
     return _check_name("topic", name)
 
 
 def check_channel(name: object) -> str:
-    """The channel name, or ConfigError (docs/protocol/limits#names)."""
+    """Return the channel name, or raise ConfigError (docs/protocol/limits#names)."""
     return _check_name("channel", name)
 
 
@@ -76,7 +77,7 @@ def _utf8(name: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        # As of a file name or an argument that was no UTF-8. The text itself may be a secret.
+        # A file name or an argument that was not UTF-8, say. The text itself may be a secret.
         raise ConfigError(
             f"{name} has a lone surrogate at {error.start}; a str must be text that UTF-8 can"
             " encode, so give bytes"
@@ -84,11 +85,11 @@ def _utf8(name: str, text: str) -> bytes:
 
 
 def check_body(body: object, max_size: int, what: str = "body") -> bytes:
-    """A message body as bytes; str is encoded as UTF-8.
+    """Return a message body as bytes. A str is encoded as UTF-8.
 
-    ConfigError when it is of another type, a str that UTF-8 cannot encode, empty, or larger than
-    ``max_size`` bytes: nsqd would close the connection, and with it other publishes under way
-    (docs/protocol/publishing#publish).
+    Raises ConfigError for another type, a str that UTF-8 cannot encode, an empty body, or one
+    larger than ``max_size`` bytes. For the last two, nsqd would close the connection, and with it
+    other publishes under way (docs/protocol/publishing#publish).
     """
     if isinstance(body, bytes):
         data = body
@@ -118,9 +119,9 @@ def check_duration(
     extra: str = "",
     finite: bool = False,
 ) -> float:
-    """``value`` as float seconds within low..high, or one of ``also``; else ConfigError.
+    """Return ``value`` as float seconds within low..high, or one of ``also``; else ConfigError.
 
-    ``finite``: not infinity either, as nsqd is told it as a number.
+    ``finite``: True if infinity is wrong, too, because nsqd is told the number.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
         raise ConfigError(f"{name} is {value!r}; it must be a number of seconds")
@@ -144,7 +145,7 @@ def check_int(
     also: tuple[int, ...] = (),
     unit: str = "",
 ) -> int:
-    """``value`` as int within low..high, or one of ``also``; else ConfigError."""
+    """Return ``value`` as int within low..high, or one of ``also``; else ConfigError."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(f"{name} is {value!r}; it must be an int")
     if value in also or (value >= low and (high is None or value <= high)):
@@ -155,23 +156,22 @@ def check_int(
     raise ConfigError(f"{name} is {value}; allowed is {allowed}{unit}")
 
 
-# A call of these only makes an object, which a Reader would throw away.
+# Functions whose call only makes an object, which a Reader would throw away.
 _NEVER_RUN: tuple[tuple[Callable[[object], bool], str], ...] = (
     (inspect.iscoroutinefunction, "a coroutine function"),
     (inspect.isasyncgenfunction, "an async generator function"),
     (inspect.isgeneratorfunction, "a generator function"),
 )
-# Generators begin to run when somebody takes a value from them.
+# Types of generators, which begin to run only when a value is taken from them.
 _UNRUN = (GeneratorType, AsyncGeneratorType)
 
 
 def check_handler(name: str, function: object, *arguments: str) -> None:
-    """ConfigError unless ``function`` is a callable whose code runs when it is called.
+    """Raise ConfigError unless ``function`` is a callable whose code runs when it is called.
 
-    ``name`` is what the error calls it; ``arguments`` says what it is called with, by position, and
-    is the message where nothing is said. Whether its code runs is looked for through
-    functools.partial and in the ``__call__`` of an object. Some functions that are written in C do
-    not say what they take; these are not checked.
+    ``name`` is its name in the error. ``arguments`` are words for its positional arguments; the
+    default is the message. The code is looked for through functools.partial and in the ``__call__``
+    of an object. Some functions written in C do not tell their arguments; these are not checked.
     """
     takes = arguments or ("a message",)
     right = f"it must be a callable that takes {' and '.join(takes)}"
@@ -187,7 +187,7 @@ def check_handler(name: str, function: object, *arguments: str) -> None:
                 " a loop of its own or detach() the message"
             )
     try:
-        # A wrapper may take less than what it wraps.
+        # A wrapper may take fewer arguments than the function that it wraps.
         signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
         return
@@ -200,10 +200,10 @@ def check_handler(name: str, function: object, *arguments: str) -> None:
 
 
 def check_ran(returned: object, message: Message) -> None:
-    """Raise ConfigError if a handler returned code that nobody runs.
+    """Raise ConfigError if a handler returned code that has not run.
 
     A coroutine, another awaitable or a generator is the work itself, not yet begun. A handler that
-    has detached or answered its message may return anything, because its return says nothing.
+    has detached or answered its message may return anything, because its return has no meaning.
     """
     if inspect.isawaitable(returned) or isinstance(returned, _UNRUN):
         if inspect.iscoroutine(returned):
@@ -218,9 +218,9 @@ def check_ran(returned: object, message: Message) -> None:
 
 
 def handler_name(function: object) -> str:
-    """Module and name of the function that is called in the end, for log lines.
+    """Return module and name of the function that is finally called, for log lines.
 
-    It is looked for as by ``check_handler``, and through ``__wrapped__`` of objects.
+    It is looked for as in ``check_handler``, and through ``__wrapped__`` of objects.
     """
     called: Any = function
     while not hasattr(called, "__qualname__"):
@@ -230,7 +230,7 @@ def handler_name(function: object) -> str:
             called = called.__wrapped__
         else:
             called = type(called)
-    # A method of an object that is written in C has no module.
+    # A method of an object written in C has no module.
     module = getattr(called, "__module__", None)
     return f"{module}.{called.__qualname__}" if module else str(called.__qualname__)
 
@@ -243,12 +243,12 @@ def https_options(options: ConnectionOptions | Mapping[str, Any]) -> dict[str, A
 
 
 def environment_bundle() -> str | None:
-    """Return the file or folder of authorities that the environment names, None without one."""
+    """Return the file or folder of authorities that the environment names, or None."""
     return next((path for name in _BUNDLES if (path := os.environ.get(name))), None)
 
 
 def check_tls_files(**paths: str | None) -> None:
-    """ConfigError for a file that does not exist, or a key without its certificate."""
+    """Raise ConfigError for a file that does not exist, or a key without its certificate."""
     if paths.get("tls_key_file") and not paths.get("tls_cert_file"):
         raise ConfigError("tls_key_file without tls_cert_file; give both")
     for name, path in paths.items():
@@ -262,45 +262,46 @@ def _short_hostname() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """How to talk to one nsqd. All are keyword options of Reader and Writer too.
+    """Options of a connection to one nsqd. All are keyword options of Reader and Writer, too.
 
     Ranges are nsqd's own (docs/protocol/handshake#identify-body).
 
     Args:
-        client_id: Shown in nsqd's stats; the host name up to the first dot.
-        hostname: Shown in nsqd's stats.
-        user_agent: Shown in nsqd's stats.
-        connect_timeout: Seconds, 0.001 or more: one deadline over dialling, TLS, IDENTIFY, AUTH and
+        client_id: Name in nsqd's stats. The default is the host name up to its first dot.
+        hostname: Host name in nsqd's stats.
+        user_agent: Program in nsqd's stats.
+        connect_timeout: Seconds, 0.001 or more: one deadline for dialling, TLS, IDENTIFY, AUTH and
             SUB.
-        heartbeat_interval: Seconds, 1 to 60 (nsqd's ``--max-heartbeat-interval``); twice that
+        heartbeat_interval: Seconds, 1 to 60 (nsqd's ``--max-heartbeat-interval``). Twice that
             without a frame means that the nsqd is dead.
         msg_timeout: Seconds, 1 to 900 and at most nsqd's ``--max-msg-timeout``, until an unanswered
-            message is delivered again; None: nsqd's ``--msg-timeout``.
-        sample_rate: 0 to 99. N above 0: N+1 percent are delivered, nsqd throws the rest away.
-        output_buffer_size: Bytes of nsqd's buffer for this connection, 64 to 65536; -1: none, 0:
-            nsqd's default.
-        output_buffer_timeout: Seconds, 0.025 to 30, that nsqd holds its buffer back; 0: nsqd's
-            default. -1: no timer, so messages stay in the buffer until it is full, RDY is used up,
-            or the next heartbeat; the embedded nsqd sends them at once all the same. To have each
-            message at once from both, switch the buffer off: ``output_buffer_size=-1``.
+            message is delivered again. None means nsqd's ``--msg-timeout``.
+        sample_rate: 0 to 99. N above 0 means that nsqd delivers N+1 percent and throws the rest
+            away.
+        output_buffer_size: Bytes of nsqd's buffer for this connection, 64 to 65536; -1 means no
+            buffer, 0 nsqd's default.
+        output_buffer_timeout: Seconds, 0.025 to 30, that nsqd holds its buffer back; 0 means nsqd's
+            default. -1 means no timer: messages stay in the buffer until it is full, RDY is used
+            up, or the next heartbeat comes, but the embedded nsqd still sends them at once. To have
+            each message at once from both, switch the buffer off: ``output_buffer_size=-1``.
         tls: True, or an ``ssl.SSLContext``. A server without TLS is then refused.
         tls_ca_file: PEM path of the authorities to trust; implies ``tls``.
         tls_cert_file: PEM path of the client certificate; implies ``tls``.
-        tls_key_file: PEM path of its key.
-        tls_verify: Whether to check certificate and host name.
-        tls_server_hostname: The name to check; None: the host of the address.
-        snappy: Compress; required once asked for.
-        deflate: Compress; not together with ``snappy``.
+        tls_key_file: PEM path of the certificate's key.
+        tls_verify: If True, check certificate and host name.
+        tls_server_hostname: The name to check. None means the host of the address.
+        snappy: If True, compress by Snappy; an nsqd without it is refused.
+        deflate: If True, compress by DEFLATE; not together with ``snappy``.
         deflate_level: 1 to 9; nsqd may lower it.
-        auth_secret: str, bytes, or a function that returns one and is asked at each connect.
-        topology_region: For nsqds with topology-aware consumption.
-        topology_zone: The same.
+        auth_secret: str, bytes, or a function that returns one and is called at each connect.
+        topology_region: Region of this client, for nsqds with topology-aware consumption.
+        topology_zone: Zone of this client, for the same.
         local_addr: ``host`` or ``host:port`` to bind before dialling.
-        address_map: A dict or function from ``host:port`` as found to ``host:port`` to dial.
+        address_map: A dict or function from the ``host:port`` found to the ``host:port`` to dial.
         max_frame_size: Bytes, 1024 or more: the largest frame to accept from nsqd.
 
     Raises:
-        ConfigError: A value is out of range, or two do not go together.
+        ConfigError: A value is out of range, or two values do not go together.
     """
 
     client_id: str = field(default_factory=_short_hostname)
@@ -396,11 +397,11 @@ class ConnectionOptions:
 
     @property
     def uses_tls(self) -> bool:
-        """Whether TLS is required: ``tls``, or one of the TLS files."""
+        """True if TLS is required: by ``tls``, or by one of the TLS files."""
         return bool(self.tls) or bool(self.tls_ca_file or self.tls_cert_file)
 
     def ssl_context(self) -> ssl.SSLContext:
-        """The context to use: the one given, or a default one with the files and tls_verify.
+        """Return the given context, or a default one with the TLS files and tls_verify.
 
         Raises:
             ConfigError: A file cannot be loaded.
@@ -428,14 +429,14 @@ class ConnectionOptions:
         return context
 
     def _no_password(self) -> str:
-        """Asked for the password of a key; without it OpenSSL would ask on the terminal."""
+        """Raise in place of OpenSSL's question for the password of a key on the terminal."""
         raise ConfigError(
             f"the key in {self.tls_key_file or self.tls_cert_file!r} is encrypted;"
             " load it into an ssl.SSLContext and give that as tls"
         )
 
     def secret(self) -> bytes | None:
-        """The AUTH secret as bytes; a callable is called each time. ConfigError if unusable."""
+        """Return the AUTH secret as bytes. Calls a callable each time. ConfigError if unusable."""
         secret = self.auth_secret() if callable(self.auth_secret) else self.auth_secret
         if secret is None:
             return None
@@ -446,7 +447,7 @@ class ConnectionOptions:
         return _utf8("auth_secret", secret) if isinstance(secret, str) else secret
 
     def local_address(self) -> Address | None:
-        """``local_addr`` parsed; port 0 lets the kernel choose one. ConfigError if not valid."""
+        """Return ``local_addr`` parsed; port 0 lets the kernel choose. ConfigError if invalid."""
         text = self.local_addr
         if text is None:
             return None
@@ -457,7 +458,7 @@ class ConnectionOptions:
         return address if has_port else Address(address.host, 0)
 
     def dial_address(self, address: Address) -> Address:
-        """``address`` after ``address_map``. Runs user code: call it outside all locks."""
+        """Map ``address`` by ``address_map``. Runs user code: call it outside all locks."""
         mapping = self.address_map
         if mapping is None:
             return address
@@ -469,8 +470,8 @@ class ConnectionOptions:
 class ConnectionOptionKeywords(TypedDict, total=False):
     """The fields of ConnectionOptions as keywords of Reader, Writer and functions around them.
 
-    ``def consumer(**options: Unpack[ConnectionOptionKeywords]): Reader(..., **options)``. All may
-    be left out; ranges and meanings are those of ConnectionOptions.
+    ``def consumer(**options: Unpack[ConnectionOptionKeywords]): Reader(..., **options)``. All are
+    optional. Ranges and meanings are those of ConnectionOptions.
     """
 
     client_id: str
@@ -529,13 +530,13 @@ _OPTION_NAMES = frozenset(f.name for f in fields(ConnectionOptions))
 def split_connection_options(
     options: ConnectionOptions | None, keywords: Mapping[str, Any], owner: type
 ) -> ConnectionOptions:
-    """The ConnectionOptions of a Reader or Writer: an object, or keywords, not both.
+    """Return the ConnectionOptions of a Reader or Writer, from an object or from keywords.
 
-    ConfigError names a keyword that does not exist and the one that was probably meant.
+    ConfigError names a keyword that does not exist, and the one that was probably meant.
     """
     unknown = sorted(set(keywords) - _OPTION_NAMES)
     if unknown:
-        # The table of names is needed by whoever has misspelt one.
+        # Imported here: only a misspelt name needs the table of names.
         from gnsqsync.hints import meant
 
         hint = meant(unknown[0], _OPTION_NAMES | set(inspect.signature(owner).parameters))

@@ -1,6 +1,6 @@
-"""What Readers and Writers do, as metrics for Prometheus.
+"""Metrics for Prometheus about Readers and Writers.
 
-Knows ``stats()`` and the hooks of an Observer, and nothing below them. The locks are those of
+Knows ``stats()`` and the hooks of an Observer, and nothing below them. Locks are those of
 prometheus_client; a list.append is atomic.
 """
 
@@ -27,24 +27,25 @@ from gnsqsync.stats import ReaderStats, WriterStats
 
 __all__ = ["Metrics"]
 
+# Upper bounds in seconds of the buckets of histograms.
 BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _READER = ("topic", "channel")
-# By their registries, which hold them.
+# Metrics by the id of their registry, which holds them.
 _made: weakref.WeakValueDictionary[int, Metrics] = weakref.WeakValueDictionary()
 
 
 class Metrics:
-    """All metrics of gnsqsync in one registry: make one of it per process.
+    """The metrics of gnsqsync in one registry. Make one object for each process.
 
-    ``observer()`` counts what happens, ``watch()`` shows how things are when Prometheus asks. It
+    ``observer()`` counts events; ``watch()`` shows the state of an object when Prometheus asks. It
     starts nothing.
 
     Args:
-        registry: None: prometheus_client's own.
+        registry: None means prometheus_client's own.
         buckets: Upper bounds of the two histograms, in seconds.
 
     Raises:
-        ValueError: The registry has one already. prometheus_client raises it.
+        ValueError: The registry has such metrics already. prometheus_client raises it.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Metrics:
     ) -> None:
         registry = REGISTRY if registry is None else registry
         self.registry: CollectorRegistry = registry
-        # A name counts for a Writer only.
+        # Watched objects with their names. A name counts for a Writer only.
         self._watched: list[tuple[str, weakref.ref[Reader | Writer]]] = []
         counter = partial(Counter, registry=registry)
         histogram = partial(Histogram, buckets=buckets, registry=registry)
@@ -74,7 +75,7 @@ class Metrics:
         )
         self.backoffs: Counter = counter(
             "gnsqsync_backoffs",
-            "How often backoff began or went to another level.",
+            "Times that backoff began or changed its level.",
             _READER,
         )
         self.lost: Counter = counter(
@@ -84,7 +85,7 @@ class Metrics:
         )
         self.lookup_failures: Counter = counter(
             "gnsqsync_lookup_failures",
-            "How often an nsqlookupd began to give no answer of use.",
+            "Times that an nsqlookupd began to give no usable answer.",
             (*_READER, "url"),
         )
         self.publish_seconds: Histogram = histogram(
@@ -97,26 +98,26 @@ class Metrics:
 
     @classmethod
     def of(cls, registry: CollectorRegistry | None = None) -> Metrics:
-        """The one of that registry, made now if there is none; None: prometheus_client's own."""
+        """Return the Metrics of a registry, made now if missing; None: prometheus_client's own."""
         return _made.get(id(REGISTRY if registry is None else registry)) or cls(registry)
 
     def counts(self, observers: Iterable[Observer]) -> bool:
-        """Whether one of them is of ``observer()``, so that another would count twice."""
+        """Return True if one of them is from ``observer()``, so that another would count twice."""
         return any(isinstance(one, _Counting) and one.metrics is self for one in observers)
 
     def observer(self, topic: str, channel: str) -> Observer:
-        """For ``Reader(..., observer=)``, or ``observer=`` of a handler of Django or Flask.
+        """Return an observer for ``Reader(..., observer=)``, or for a handler of Django or Flask.
 
-        Or as ``OBSERVER`` of Django's settings or ``NSQ_OBSERVER`` of Flask's, which is called for
-        each Reader. One for each Reader. Handler times come from ``Observer.batch``, so a Reader in
-        the pull form has none.
+        It also serves as ``OBSERVER`` of Django's settings or ``NSQ_OBSERVER`` of Flask's, which is
+        called for each Reader. Make one for each Reader. Handler times come from
+        ``Observer.batch``, so a Reader in the pull form has none.
         """
         return _Counting(self, topic, channel)
 
     def watch(self, watched: Reader | Writer, name: str = "default") -> None:
-        """Show its ``stats()`` from now on, as long as it lives; it is held weakly.
+        """Show the ``stats()`` of an object from now on, as long as it lives. It is held weakly.
 
-        A Writer is called ``name``, and its publishes are timed. What is watched already stays so.
+        A Writer is called ``name``, and its publishes are timed. A watched object keeps its name.
         """
         if any(reference() is watched for _, reference in self._watched):
             return
@@ -125,7 +126,7 @@ class Metrics:
             watched._watch(_Timing(self.publish_seconds.labels(name)))
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry: what is watched, as it is now."""
+        """Yield the metrics of watched objects, as they are now. For the registry."""
         found = list(self._stats())
         yield from _of_readers([one for _, one in found if isinstance(one, ReaderStats)])
         yield from _of_writers([(name, one) for name, one in found if isinstance(one, WriterStats)])
@@ -156,7 +157,9 @@ def _of_readers(found: Iterable[ReaderStats]) -> Iterator[Metric]:
     connections = _Sums("gnsqsync_connections", "Connections of Readers.", _READER)
     at_nsqd = (*_READER, "nsqd")
     in_flight = _Sums("gnsqsync_in_flight", "Messages that are unanswered.", at_nsqd)
-    rdy = _Sums("gnsqsync_rdy", "How many messages an nsqd may have in flight here.", at_nsqd)
+    rdy = _Sums(
+        "gnsqsync_rdy", "Upper bound of messages that an nsqd may have in flight here.", at_nsqd
+    )
     for stats in found:
         key = (stats.topic, stats.channel)
         received.add(key, stats.received)
@@ -196,7 +199,7 @@ def _of_writers(found: Iterable[tuple[str, WriterStats]]) -> Iterator[Metric]:
 
 
 class _Sums:
-    """One metric; what several objects with the same labels have is added up."""
+    """A metric that adds up the values of objects with the same labels."""
 
     def __init__(self, name: str, text: str, labels: Sequence[str]) -> None:
         self._arguments = (name, text)
@@ -214,7 +217,7 @@ class _Sums:
 
 
 class _Histograms:
-    """As ``_Sums``, of histograms that share their bounds."""
+    """A metric like ``_Sums``, of histograms that share their bounds."""
 
     def __init__(self, name: str, text: str, labels: Sequence[str]) -> None:
         self._family = HistogramMetricFamily(name, text, labels=labels)
@@ -233,7 +236,7 @@ class _Histograms:
 
 
 class _Counting(Observer):
-    """Counts for one Reader; called by its threads."""
+    """Observer that counts for one Reader. Its threads call it."""
 
     def __init__(self, metrics: Metrics, topic: str, channel: str) -> None:
         self.metrics = metrics
@@ -273,7 +276,7 @@ class _Counting(Observer):
 
 
 class _Timing(Observer):
-    """Times the publishes of one Writer; called on the threads that publish."""
+    """Observer that times the publishes of one Writer, on the threads that publish."""
 
     def __init__(self, seconds: Histogram) -> None:
         self._seconds = seconds

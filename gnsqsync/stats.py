@@ -1,4 +1,4 @@
-"""What Reader.stats() and Writer.stats() return: plain values of one moment."""
+"""Results of Reader.stats() and Writer.stats(): plain values of one moment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = [
     "WriterStats",
 ]
 
-# Seconds, from a millisecond to a day.
+# Upper bounds of histograms in seconds, from a millisecond to a day.
 TIME_BOUNDS = (
     *(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
     *(100.0, 300.0, 1000.0, 3600.0, 10800.0, 86400.0),
@@ -22,18 +22,18 @@ TIME_BOUNDS = (
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 message``, ``2,000 messages``; ``noun`` is the singular of a regular word."""
+    """Return ``1 message``, ``2,000 messages``; ``noun`` is the singular of a regular word."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How many messages took how long.
+    """Counts of messages by the time that they took.
 
     Attributes:
-        bounds: Seconds, rising: the upper bound of each count but the last.
-        counts: How many were within each bound and above the one before; last those above all.
-        total: The seconds of all of them together.
+        bounds: Upper bound in seconds of each count but the last, rising. counts: Number of
+        messages within each bound and above the one before; the last is above all. total: Sum of
+        the seconds of all messages.
     """
 
     bounds: tuple[float, ...]
@@ -42,13 +42,13 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """Number of messages."""
         return sum(self.counts)
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionStats:
-    """One connection of a Reader. Counters are of this connection, not of the nsqd.
+    """A connection of a Reader. Counters are of this connection, not of the nsqd.
 
     Attributes:
         address: ``host:port`` of the nsqd.
@@ -58,7 +58,7 @@ class ConnectionStats:
         finished: FINs that were sent.
         requeued: REQs that were sent.
         answers_failed: FIN, REQ and TOUCH that nsqd refused.
-        connected_seconds: For how long it has been up.
+        connected_seconds: Seconds since it was connected.
     """
 
     address: str
@@ -73,7 +73,7 @@ class ConnectionStats:
 
 @dataclass(frozen=True, slots=True)
 class ReaderStats:
-    """A Reader at one moment; counters run since ``start()``, over lost connections too.
+    """A Reader at one moment. Counters run since ``start()``, over lost connections, too.
 
     Attributes:
         topic: The topic.
@@ -87,14 +87,14 @@ class ReaderStats:
         answers_failed: FIN, REQ and TOUCH that nsqd refused, mostly because they came too late.
         in_flight: Messages without an answer now.
         max_in_flight: The limit now.
-        is_paused: Whether it is paused by ``pause()``.
-        is_in_backoff: Whether failures have slowed it down.
-        backoff_level: 0 when not in backoff.
+        is_paused: True while it is paused by ``pause()``.
+        is_in_backoff: True while failures slow it down.
+        backoff_level: Level of the backoff; 0 without one.
         age_at_begin: From the publish of a message until its handler began, by the clocks of nsqd
-            and this machine. This and the next two are empty in the pull form. What takes less than
-            a millisecond is counted by a few messages together.
+            and this machine. This and the next two are empty in the pull form. Messages of less
+            than a millisecond are counted a few at a time, by their mean.
         age_at_end: The same until its handler had ended.
-        handler_seconds: How long handlers took.
+        handler_seconds: Running times of handlers.
     """
 
     topic: str
@@ -118,7 +118,7 @@ class ReaderStats:
 
 @dataclass(frozen=True, slots=True)
 class StopResult:
-    """How a Reader ended: what was left when it closed its connections.
+    """State in which a Reader ended: the work left when it closed its connections.
 
     Attributes:
         unanswered: Messages in flight that nsqd will deliver again after their timeout.
@@ -130,18 +130,18 @@ class StopResult:
 
     @property
     def clean(self) -> bool:
-        """Whether every message that had been delivered was answered, and every thread ended."""
+        """True if every delivered message was answered, and every thread ended."""
         return not self.unanswered and not self.workers_running
 
 
 @dataclass(frozen=True, slots=True)
 class WriterConnectionStats:
-    """One connection of a Writer.
+    """A connection of a Writer.
 
     Attributes:
         address: ``host:port`` of the nsqd.
         unanswered: Publishes without an answer now.
-        connected_seconds: For how long it has been up.
+        connected_seconds: Seconds since it was connected.
     """
 
     address: str
@@ -151,18 +151,18 @@ class WriterConnectionStats:
 
 @dataclass(frozen=True, slots=True)
 class WriterStats:
-    """A Writer at one moment; counters run since the first publish of this process.
+    """A Writer at one moment. Counters run since the first publish of this process.
 
-    ``refused``, ``not_sent`` and ``outcome_unknown`` count calls, by what they ended with. An MPUB
-    of ``publish_many()`` is one.
+    ``refused``, ``not_sent`` and ``outcome_unknown`` count calls by their outcome. An MPUB of
+    ``publish_many()`` counts as one.
 
     Attributes:
         connections: One entry for each connection.
-        published: Messages that nsqd has said OK to, also after their publisher gave up waiting.
+        published: Messages that nsqd has confirmed, even after their publisher gave up waiting.
         refused: Publishes that ended as ``Refused``.
         not_sent: Publishes that ended as ``NotSent``.
         outcome_unknown: Publishes that ended as ``OutcomeUnknown``.
-        outage_seconds: For how long no nsqd could take a publish; 0 when there is no outage.
+        outage_seconds: Seconds for which no nsqd could take a publish; 0 without an outage.
     """
 
     connections: tuple[WriterConnectionStats, ...]

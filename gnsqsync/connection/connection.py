@@ -1,6 +1,9 @@
-"""One connection to one nsqd: the reading loop, the in-flight table, loss and close.
+"""Connection to one nsqd: its state, the in-flight table, answers, loss and close.
 
 Decides nothing about RDY, backoff or redials and runs no user code: it tells its owner.
+
+``open`` runs on the dialling thread, ``read`` on the reading thread. Any thread may answer a
+message or close. Every end of the connection goes through ``lose``, on the reading thread.
 """
 
 from __future__ import annotations
@@ -45,69 +48,69 @@ _OK = b"OK"
 _HEARTBEAT = b"_heartbeat_"
 _CLOSE_WAIT = b"CLOSE_WAIT"
 
-# How long a thread that only passes by waits for room in the kernel's buffer.
+# Seconds that a thread waits for room in the kernel's buffer when it flushes for others.
 PASSING_WAIT = 1.0
 
 
 class State(IntEnum):
-    """Where a connection is in its life. It only goes forward, and may leave states out."""
+    """State of a connection. It only moves forward, and may skip states."""
 
     DIALLING = 0
     OPEN = 1
-    # CLS was sent, or the end of our side; its end is no news.
+    # CLS or our EOF was sent. The end of the connection is expected and not reported as a loss.
     CLOSING = 2
-    # nsqd has answered CLS: no message comes any more.
+    # nsqd has answered CLS and sends no more messages.
     DRAINED = 3
     CLOSED = 4
 
 
 class Owner(Protocol):
-    """Whom a connection tells about its end."""
+    """The object that a connection tells about its end."""
 
     def on_lost(self, connection: Connection, reason: Exception) -> None:
-        """It is gone, once; messages are orphaned, publishes failed. By the reading thread."""
+        """Called once, by the reading thread, after messages were orphaned and publishes failed."""
 
 
 class Consumer(Protocol):
-    """Whom a subscribed connection tells about messages."""
+    """The object that a subscribed connection tells about messages."""
 
     def on_messages(self, connection: Connection, messages: list[Message]) -> None:
-        """New ones, already in the in-flight table. By the reading thread: must not block."""
+        """Take new messages, already in the in-flight table. By the reading thread; never block."""
 
-    def on_quiet(self, connection: Connection) -> None:
-        """nsqd has answered CLS: no more messages. By the thread that reads."""
+    def on_drained(self, connection: Connection) -> None:
+        """Note that nsqd answered CLS and sends no more messages. By the thread that reads."""
 
     def on_answer_failed(self, connection: Connection, message_id: str, error: ServerError) -> None:
-        """nsqd refused a FIN, REQ or TOUCH: not ours any more. By the thread that reads."""
+        """Note that nsqd refused a FIN, REQ or TOUCH. By the thread that reads."""
 
     def on_answered(self, connection: Connection, message: Message, success: bool | None) -> None:
-        """A message was answered by a call on it; by the calling thread, outside all locks.
+        """Note that a call on the message answered it. By the calling thread, outside all locks.
 
         ``success``: True for FIN, False for REQ with backoff, None for REQ without.
         """
 
     def on_handed_back(self, message: Message) -> None:
-        """A message goes back to nsqd unhandled. From any thread; must not block."""
+        """Note that a message goes back to nsqd unhandled. From any thread; must not block."""
 
     def on_failure(self, connection: Connection, message: Message) -> Fate | None:
-        """A REQ with backoff is about to be sent; by the calling thread, outside all locks.
+        """Decide about a message before its REQ with backoff. By the calling thread, without locks.
 
-        None: send it. Else it was the last attempt, and this is what became of the message.
+        Return None to send the REQ. After the last attempt, return what became of the message.
         """
 
     def on_finished(self, count: int) -> None:
-        """So many were finished by one call; by the calling thread, outside all locks."""
+        """Note that one call finished ``count`` messages. By the calling thread, without locks."""
 
     def requeue_delay_for(self, message: Message) -> float:
-        """Seconds of a REQ without a delay of its own."""
+        """Return the delay in seconds of a REQ for which the caller gave none."""
 
 
 class Connection:
     """A connection to ``address``, for publishing (no topic) or subscribed to topic and channel.
 
-    Lock-free on purpose: the thread that reads adds to ``in_flight``; the thread that succeeds with
-    ``pop`` answers, so two threads cannot both send FIN, and ``len`` is the in-flight count.
-    ``received``, ``last_message_at`` and ``last_frame_at`` are written by the thread that reads.
+    The in-flight table needs no lock. The thread that reads adds to ``in_flight``; the thread whose
+    ``pop`` succeeds sends the answer, so two threads cannot both send FIN. Only the thread that
+    reads writes ``received``, ``last_message_at`` and ``last_frame_at``.
     """
 
     def __init__(
@@ -123,7 +126,7 @@ class Connection:
         adaptive: bool = True,
         headers: bool = False,
     ) -> None:
-        """``headers``: whether messages come in envelopes, which are opened."""
+        """``headers``: True if message bodies may be envelopes, which are then opened."""
         self.address = address
         self.nsqd_address: str = str(address)
         self.in_flight: InFlight = InFlight()
@@ -132,56 +135,56 @@ class Connection:
         self.last_frame_at: float = 0.0
         self.connected_at: float = 0.0
         self.answers_failed: int = 0
-        # Messages that nsqd let nobody answer here: FIN or REQ refused, or TOUCH, and then no FIN;
-        # and doubles of messages in flight, which get no answer of their own.
+        # Count of messages that cannot be answered on this connection. Either nsqd refused their
+        # FIN, REQ or TOUCH, or they are second copies, which get no answer of their own.
         self.unanswerable: int = 0
-        # How much later (seconds) SUB was answered than IDENTIFY.
+        # Seconds that nsqd took to answer SUB, beyond a round trip.
         self.sub_delay: float = 0.0
         self.state: State = State.DIALLING
-        # Whether its end was asked for, which then is no news.
+        # True once CLS, close() or cut() has asked for the end, which is then not reported.
         self.end_was_asked: bool = False
-        # False while queued messages must not reach a handler: in a pause, and at the end.
-        self.hands_over: bool = True
-        # True from the moment when none will reach a handler any more.
-        self._is_past: bool = False
-        # Whether a worker may read from it, in the place of the reading thread.
-        self.lends: bool = False
+        # False while queued messages must not reach a handler: in a pause, and after the end.
+        self.delivers: bool = True
+        # True from the moment at which no further message may reach a handler.
+        self._delivery_ended: bool = False
+        # True while a worker may read from this connection in place of the reading thread.
+        self.worker_may_read: bool = False
         self.level: RdyLevel | None = RdyLevel(adaptive) if consumer is not None else None
-        # Guards the change of state.
+        # Guards ``state`` and ``end_was_asked``.
         self._mutex = runtime.mutex()
         self._options = options
         self._runtime = runtime
         self._owner = owner
         self._consumer = consumer
-        # "" where it publishes.
+        # Topic and channel of a subscribed connection; "" for one that publishes.
         self.topic: str = topic or ""
         self.channel: str = channel or ""
         self._headers = headers
-        # Whether nsqd deletes the channel with its last connection.
+        # True if nsqd deletes the channel when its last connection closes.
         self.is_ephemeral: bool = self.channel.endswith("#ephemeral")
         self._opening: Opening | None = None
         self._stream: Stream | None = None
         self._decoder = FrameDecoder(self, options.max_frame_size)
         self._early: list[Reply] = []
-        # Detached messages that were answered and that somebody still holds, by id: nsqd may
-        # refuse the answer. Only ever single items are set and taken.
+        # Answered detached messages that the user still holds, by id: nsqd may yet refuse the
+        # answer. No lock: threads set and take single items only.
         self._answered_late: WeakValueDictionary[bytes, Message] = WeakValueDictionary()
 
-    # Filled by open(); before it there is nothing to answer and nothing to publish.
+    # Set by open(). Before it, no message can be answered and no publish sent.
     send_queue: SendQueue
-    # Of a connection that publishes: it then reads, too.
+    # Set on a connection that publishes, which also reads through it.
     publishes: Publishes
-    # Of one that is subscribed.
+    # Set on a subscribed connection.
     messages: Messages
     negotiated: Negotiated
 
     @property
     def reached(self) -> bool:
-        """True once the dial has got a connection, before the handshake."""
+        """True once the dial has succeeded, even before the handshake."""
         return self._stream is not None
 
     def _move(self, to: State) -> bool:
-        """Whether the connection was not there yet, nor further."""
+        """Move the state forward. Return False if the connection was there already, or further."""
         with self._mutex:
             if to <= self.state:
                 return False
@@ -192,7 +195,7 @@ class Connection:
     def open(self, timeout: float | None = None) -> None:
         """Dial and do the whole handshake, within ``connect_timeout`` or ``timeout`` seconds.
 
-        Raises as Opening.run. The caller then starts ``read`` on the reading thread.
+        Raises the errors of Opening.run. The caller then starts ``read`` on the reading thread.
         """
         opening = Opening(
             self.address,
@@ -203,7 +206,7 @@ class Connection:
             channel=self.channel or None,
         )
         self._opening = opening
-        # After the assignment: a close that comes later finds something to cut.
+        # Checked after the assignment, so that a later close finds the opening and can cut it.
         if self.end_was_asked:
             raise ClosedError(f"closed before {self.nsqd_address} was dialled")
         limit = self._options.connect_timeout
@@ -215,7 +218,7 @@ class Connection:
         stream = self._stream
         assert stream is not None
         heartbeat = self._options.heartbeat_interval
-        # Two silent heartbeats are death (docs/protocol/timeouts#heartbeats).
+        # nsqd counts as dead after two silent heartbeats (docs/protocol/timeouts#heartbeats).
         stream.set_read_timeout(2 * heartbeat)
         self.send_queue = SendQueue(
             stream,
@@ -256,14 +259,14 @@ class Connection:
 
     def _use(self, stream: Stream) -> None:
         self._stream = stream
-        # close() may have come while the dial was under way, when there was nothing to shut.
+        # close() may have come during the dial, when there was no stream to shut down.
         if self.end_was_asked:
             stream.shutdown()
 
     # -- the reading thread ----------------------------------------------------------------
 
     def read(self) -> None:
-        """Receive until the end, then lose the connection. The body of the reading thread."""
+        """Receive until the connection ends, then call ``lose``. Body of the reading thread."""
         reason: Exception = ConnectionLost(f"{self.nsqd_address} closed the connection")
         try:
             if self._consumer is None:
@@ -278,56 +281,60 @@ class Connection:
         except NSQError as error:
             reason = error
         except BaseException as error:
-            # From outside, or by a callback of a user's future: it ends the connection.
+            # A kill, an interrupt, or a callback of a user's future: each ends the connection.
             reason = ConnectionLost(f"reading from {self.nsqd_address} ended: {repr_of(error)}")
             raise
         finally:
             broken = self.send_queue.broken
             try:
                 if isinstance(reason, ServerError):
-                    # Of all that waits for an answer, this is the oldest one's.
+                    # The error belongs to the oldest command that still waits for an answer.
                     self.send_queue.refuse_oldest(self.nsqd_address, reason)
                 elif broken is not None:
                     reason = ConnectionLost(f"sending to {self.nsqd_address} failed: {broken}")
             finally:
-                # Also where a callback of a future ends this thread.
+                # Called even if a callback of a future ends this thread.
                 self.lose(reason)
 
-    def not_read(self, seconds: float) -> float | None:
-        """For how long nothing was received, if ``read`` would have ended so many seconds ago.
+    def seconds_unread(self, seconds: float) -> float | None:
+        """Return the seconds of silence, or None unless ``read`` is overdue by ``seconds``.
 
-        Once it is open. Takes no lock.
+        ``read`` ends the connection by itself after two silent heartbeats. Call it only after
+        ``open``. Takes no lock.
         """
         last = self.publishes.replies if self._consumer is None else self
         since = self._runtime.now() - last.last_frame_at
         return since if since > 2 * self._options.heartbeat_interval + seconds else None
 
     def on_reply(self, reply: Reply) -> None:
-        """A reply that answers no publish. By the thread that reads."""
+        """Act on a reply that answers no publish. By the thread that reads."""
         kind, data = reply
         if kind == FRAME_RESPONSE:
             if data == _HEARTBEAT:
                 self.send_queue.answer_heartbeat()
             elif data == _CLOSE_WAIT and self.end_was_asked:
                 if self._move(State.DRAINED) and self._consumer is not None:
-                    self._consumer.on_quiet(self)
+                    self._consumer.on_drained(self)
             else:
-                why = "but no publish waits for an answer" if data == _OK else "which nobody asked"
+                why = (
+                    "but no publish waits for an answer"
+                    if data == _OK
+                    else "which was not asked for"
+                )
                 raise ProtocolError(f"{self.nsqd_address} sent {data[:64]!r}, {why}")
             return
         error = server_error(data)
         if not error.fatal:
-            # Never a publish's answer: FIN, REQ and TOUCH have no place in the queue of answers.
+            # FIN, REQ and TOUCH are not in the queue of answers, so no publish gets this error.
             self._answer_failed(error)
             return
-        # After a fatal error nsqd reads no more commands and closes the connection
-        # (docs/protocol/commands#unread-body). So it did not read what was sent later.
+        # nsqd closes the connection after a fatal error and reads no later command
+        # (docs/protocol/commands#unread-body), so all that was sent later is unread.
         self.send_queue.peer_stopped = True
-        # Not waiting for the EOF, which would tell less.
+        # Raised now: waiting for the EOF would only replace this reason by a vaguer one.
         if " failed to read " in error.detail:
-            # Part of a publish came in the time of two heartbeats
-            # (docs/protocol/timeouts#heartbeats). Whatever the code says, it is not the message
-            # that is wrong.
+            # nsqd received part of a publish, and the rest was later than two heartbeats
+            # (docs/protocol/timeouts#heartbeats). The connection is at fault, not the message.
             raise ConnectionLost(f"{self.nsqd_address} waited too long for a publish: {error}")
         raise error
 
@@ -337,11 +344,11 @@ class Connection:
         message_id = [*error.detail.split(" "), "", ""][1]
         if isinstance(error, TouchFailed):
             for message in list(self.in_flight.values()):
-                # What came together with it was sent after it: nsqd delivers the message again.
+                # A delivery in the same chunk is newer than the refused TOUCH, and stays in flight.
                 if message.id == message_id and message._received_at < self.last_frame_at:
                     message._status |= TIMED_OUT
                     self.unanswerable += 1
-                    # What waits for its turn keeps its place until then; it is not handled.
+                    # A queued message keeps its slot until a worker takes it, unhandled.
                     if message._status & BEGUN:
                         self.in_flight.forget(message)
         else:
@@ -353,22 +360,24 @@ class Connection:
             self._consumer.on_answer_failed(self, message_id, error)
 
     def lose(self, reason: Exception) -> None:
-        """The one path of every loss; by the reading thread, once, or where none could start.
+        """End the connection: the one path of every loss. Called once, by the reading thread.
 
-        1. no more answers are taken, and a sender that blocks is woken;
-        2. the socket closes; publishes learn what is known of them;
-        3. what is in flight is orphaned: it comes again after its timeout
-           (docs/protocol/errors#closing);
-        4. the owner forgets the connection.
+        If no reading thread could start, the caller of ``open`` calls it.
+
+        1. Take no more answers, and wake a sender that blocks.
+        2. Close the socket, and tell each publish what is known of its outcome.
+        3. Orphan the messages in flight: nsqd delivers them again after their timeout
+           (docs/protocol/errors#closing).
+        4. Tell the owner.
         """
         self._move(State.CLOSED)
-        self.hand_over_no_more()
+        self.stop_delivering()
         stream = self._stream
         assert stream is not None
         stream.shutdown()
         try:
             if self._consumer is None:
-                # A publisher may have read their answers just before it met the end.
+                # A publisher may have read answers just before it met the end of the connection.
                 self.publishes.replies.end_futures()
         finally:
             try:
@@ -381,7 +390,7 @@ class Connection:
 
     @property
     def published(self) -> int:
-        """Messages that nsqd has confirmed."""
+        """Count of messages that nsqd has confirmed."""
         publishes = self.connected_at and self._consumer is None
         return self.publishes.replies.published if publishes else 0
 
@@ -403,12 +412,12 @@ class Connection:
     def take(self, message: Message, status: int = ANSWERED) -> bool:
         """Take the message out of the in-flight table. The thread that succeeds answers it.
 
-        ``status``: the bits that the message then gets, in one step.
+        ``status``: bits that the message gets at the same moment.
         """
         if not self.in_flight.take(message):
             return False
         if message._status & DETACHED:
-            # Before the answer is queued: any flush may send it, and nsqd refuse it.
+            # Set before the answer is queued, because any flush may send it and nsqd may refuse it.
             self._answered_late[message._id] = message
         message._status |= status
         return True
@@ -420,9 +429,9 @@ class Connection:
         return True
 
     def finish_quietly(self, message: Message, status: int = ANSWERED) -> bool:
-        """Queue FIN, tell the owner nothing, and leave the flush to the caller.
+        """Queue FIN without telling the owner. The caller flushes.
 
-        ``status``: as ``take`` has it. Without DONE the message is given up or discarded.
+        ``status``: as in ``take``. Without DONE, the message counts as given up or discarded.
         """
         if not self.take(message, status):
             return False
@@ -430,7 +439,7 @@ class Connection:
         return True
 
     def finish_many(self, messages: Iterable[Message]) -> int:
-        """FIN for those that are in flight, written at once; how many."""
+        """Queue FIN for all messages that are in flight, write at once, and return their count."""
         fins = self.send_queue.fins
         count = 0
         for message in messages:
@@ -452,29 +461,29 @@ class Connection:
         return True
 
     def requeue_quietly(self, message: Message, delay: float | None) -> bool:
-        """REQ that tells the owner nothing and leaves the flush to the caller."""
+        """Queue REQ without telling the owner. The caller flushes."""
         if delay is None:
             delay = self.requeue_delay_for(message)
         if not self.take(message):
             return False
-        # nsqd lowers what is above its own limit; infinity must not end a worker here.
+        # nsqd lowers a delay above its own limit, so a huge or infinite one is only cut to fit.
         delay_ms = round(min(delay, commands.MAX_DELAY_MS / 1000) * 1000)
         self.send_queue.commands.append(commands.req(message._id, delay_ms))
         return True
 
     def hand_back(self, message: Message) -> None:
-        """REQ 0 for a message that no handler has begun; the caller flushes."""
+        """Queue REQ 0 for a message that no handler has begun. The caller flushes."""
         if self.requeue_quietly(message, 0) and self._consumer is not None:
             self._consumer.on_handed_back(message)
 
     def requeue_delay_for(self, message: Message) -> float:
-        """Seconds until it comes again, where the call that requeues it gives none."""
+        """Return the delay in seconds of a REQ for which the caller gave none."""
         return 0.0 if self._consumer is None else self._consumer.requeue_delay_for(message)
 
     def touch(self, message: Message) -> bool:
         if message._status & (TIMED_OUT | ANSWERED) or not self.in_flight.holds(message):
             return False
-        # Of all its copies: nsqd has one, under this id.
+        # nsqd keeps one deadline for the id, so the TOUCH extends every copy of the message.
         latest = self.in_flight.get(message._id, message)
         message._touched_at = latest._touched_at = self._runtime.now()
         self.send_queue.commands.append(commands.touch(message._id))
@@ -484,28 +493,28 @@ class Connection:
     def _answered(self, message: Message, success: bool | None) -> None:
         if self._consumer is not None:
             self._consumer.on_answered(self, message, success)
-        # A worker flushes at the end of its chunk, the sweep within 0.1 s; a detached message
-        # has no worker.
+        # A worker flushes at the end of its chunk, and the sweep within 0.1 s. A detached message
+        # has no worker, so it is flushed here.
         if message._status & DETACHED:
             self.send_queue.flush(PASSING_WAIT)
 
     # -- closing ---------------------------------------------------------------------------
 
-    def hand_over_no_more(self) -> None:
-        """Let no queued message reach a handler from now on."""
-        # In this order: ``hold_back`` looks at the first once it has set the second.
-        self._is_past = True
-        self.hands_over = False
+    def stop_delivering(self) -> None:
+        """Let no queued message reach a handler from now on, for good."""
+        # Order matters: ``hold_back`` sets ``delivers`` and then reads ``_delivery_ended``.
+        self._delivery_ended = True
+        self.delivers = False
 
     def hold_back(self, held: bool) -> None:
-        """Let no queued message reach a handler while ``held``. Takes no lock."""
-        self.hands_over = not (held or self._is_past)
-        # The end may have come between the look and the change.
-        if self._is_past:
-            self.hands_over = False
+        """Keep queued messages from handlers while ``held`` is true. Takes no lock."""
+        self.delivers = not (held or self._delivery_ended)
+        # Checked again: ``stop_delivering`` may have run between the two lines above.
+        if self._delivery_ended:
+            self.delivers = False
 
     def start_closing(self) -> None:
-        """Send CLS: no new messages, while those in flight can still be answered."""
+        """Send CLS: nsqd sends no new messages, and those in flight can still be answered."""
         if not self._move(State.CLOSING):
             return
         if self.level is not None:
@@ -514,10 +523,10 @@ class Connection:
         self.send_queue.flush(PASSING_WAIT)
 
     def close(self) -> None:
-        """Write what waits and send EOF; nsqd closes when it has worked that off.
+        """Write what is queued and send EOF. nsqd reads all of it, then closes its side.
 
-        The reading thread then ends, and until then nothing of ours is lost on the way. From
-        any thread but the reading one; an ``open`` that runs elsewhere ends at once.
+        The reading thread ends when nsqd has closed. Until then no queued command is lost. Call it
+        from any thread but the reading one. An ``open`` on another thread ends at once.
         """
         self._move(State.CLOSING)
         stream = self._stream
@@ -530,7 +539,7 @@ class Connection:
             self.cut()
 
     def cut(self) -> None:
-        """End the connection now, answered or not. The reading thread does the rest."""
+        """Shut the socket down now. The reading thread then ends the connection."""
         self._move(State.CLOSING)
         if self._stream is not None:
             self._stream.shutdown()
@@ -538,8 +547,8 @@ class Connection:
             self._opening.cutter.cut()
 
     def abandon(self) -> None:
-        """In a forked child: close the descriptor, say nothing to the parent's nsqd."""
-        # Without the mutex, which another thread of the parent may have held.
+        """Close the descriptor in a forked child, without a word to the parent's nsqd."""
+        # Without the mutex: another thread of the parent may have held it during the fork.
         self.state = State.CLOSED
         self.end_was_asked = True
         self.in_flight.clear()

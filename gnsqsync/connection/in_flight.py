@@ -1,6 +1,6 @@
-"""The messages of one connection that nobody has answered, under their ids, as nsqd counts them.
+"""In-flight table of one connection: the unanswered messages by id, as nsqd counts them.
 
-Knows what a redelivery does to the first copy, and how much is too much. Must not know commands.
+Knows what a redelivery does to the first copy, and when nsqd ignores RDY. Must not know commands.
 """
 
 from __future__ import annotations
@@ -12,55 +12,57 @@ from gnsqsync.message import ANSWERED, BEGUN, TIMED_OUT, Message
 
 __all__ = ["MESSAGE_COST", "MOST_BEYOND", "TIME_OUT_GRACE", "InFlight"]
 
-# Bytes that may come while as many messages are in flight as RDY has allowed. That much may be on
-# its way when RDY is lowered, or when nsqd takes back what has timed out and sends other messages:
-# the buffers of the two kernels, 10 MB by default.
+# Bytes that nsqd may send beyond the allowed RDY before it counts as broken. After a lower RDY, or
+# when nsqd resends timed-out messages, both kernels' buffers (10 MB by default) are on the way.
 MOST_BEYOND: Final = 64 * 1024 * 1024
-# For so long (seconds) after its deadline a FIN may still be accepted: nsqd looks for what has
-# timed out each 0.1 s, at 20 of its channels, so with hundreds of them it comes late; and a TOUCH
-# counts from when nsqd has read it, which is later than it was sent.
+# Seconds after its deadline for which nsqd may still accept the FIN of a message. nsqd looks for
+# timeouts each 0.1 s at 20 of its channels, so it is late with hundreds of channels; and a TOUCH
+# counts from the moment at which nsqd reads it.
 TIME_OUT_GRACE: Final = 5.0
-# What a message takes here beside its body, in bytes: so that the number is bounded, too.
+# Bytes that a message costs here beside its body, so that many empty bodies are bounded, too.
 MESSAGE_COST: Final = 500
 
 
 class InFlight(dict["bytes | Message", Message]):
-    """Message by id. One that nsqd delivered again while somebody had it is there under itself.
+    """Messages by id. A copy that nsqd delivered again while a handler held it is its own key.
 
-    nsqd knows a message in flight by its id and its consumer: an answer to any copy here answers
-    all. So the latest delivery stands under the id. A copy that waits for its turn is
-    brought up to date by a redelivery, and stays the only one. One that a handler or the user
-    has goes on and still counts; its answer takes the latest copy along, which then does not run.
+    nsqd knows a message in flight by its id and consumer, so an answer to any copy answers all
+    copies. The latest delivery stands under the id. If the first copy still waits in the queue, the
+    redelivery only updates it. If a handler or the user holds the first copy, it stays in the
+    table, keyed by the Message object, and counts as in flight. Its answer also removes the latest
+    copy, which then does not run.
 
-    Lock-free on purpose: single operations on a dict are atomic. Only the thread that reads adds.
-    The thread whose ``pop`` succeeds answers, so two threads cannot both send FIN.
+    No lock: single operations on a dict are atomic, and only the thread that reads adds. The
+    thread whose ``pop`` succeeds sends the answer, so two threads cannot both send FIN.
     """
 
     __slots__ = ("_beyond", "_due")
 
     def __init__(self) -> None:
         super().__init__()
-        # Before that, nothing times out.
+        # Earliest time at which a message may time out: before it, ``time_out`` returns at once.
         self._due = 0.0
-        # Bytes that came since there were more than allowed.
+        # Bytes received since the table grew beyond the allowed number of messages.
         self._beyond = 0
 
     # -- by the thread that reads -------------------------------------------------------------
 
     def redelivered(self, message: Message, waiting_from: float) -> tuple[bool, bool]:
-        """Take in one whose id is there. Whether it is to be handled, and whether it is a double.
+        """Store a message whose id is in the table. Return (to be handled, is a double).
 
-        A double is no redelivery: the copy before came after ``waiting_from`` (seconds), too late
-        to have timed out. nsqd has such after a crash, and counts both for ever.
+        A double was not redelivered after a timeout: the first copy was received or touched after
+        ``waiting_from`` (seconds), too late to have timed out. nsqd sends doubles after a crash,
+        and counts both copies as in flight for ever.
         """
         first = self.get(message._id)
         if first is None:
-            # Answered just now.
+            # Another thread answered the first copy just now.
             self[message._id] = message
             return True, False
         double = first._touched_at > waiting_from
         if first._status & BEGUN:
-            # In this order, an answer by another thread meanwhile neither loses nor keeps it.
+            # Order matters: if another thread answers the first copy now, it is neither lost nor
+            # kept.
             self[first] = first
             if self.pop(message._id, None) is None:
                 self.pop(first, None)
@@ -69,25 +71,25 @@ class InFlight(dict["bytes | Message", Message]):
         first.attempts = message.attempts
         first._received_at = first._touched_at = message._received_at
         if first._status & TIMED_OUT:
-            # nsqd refused a TOUCH of it, and now it is ours again.
+            # nsqd had refused a TOUCH of it, and has now delivered it to this connection again.
             first._status = 0
         return False, double
 
     def check_ceiling(self, had: int, came: list[Message], allowed: int, nsqd: str) -> None:
-        """ProtocolError when nsqd ignores RDY. After ``came``, with more than ``allowed`` here.
+        """Raise ProtocolError if nsqd ignores RDY, with more than ``allowed`` messages here.
 
-        ``had``: how many there were before. A healthy nsqd sends as many as it likes of what
-        timed out here, but stops when it has read the RDY 0 that it is sent for that.
+        ``came``: the messages just added. ``had``: the size of the table before. A healthy nsqd
+        resends any number of timed-out messages, but stops when it reads the RDY 0 sent for that.
         """
         if had <= allowed:
             self._beyond = 0
-        # Handlers may have answered some in this moment.
+        # max(): handlers may have answered some messages since the caller looked.
         over = max(0, len(self) - allowed)
         beyond = came[max(0, len(came) - over) :]
         self._beyond += sum([len(message.body) + MESSAGE_COST for message in beyond])
         if self._beyond <= MOST_BEYOND:
             return
-        # Where bodies are large: as much again as was allowed, since as much can time out.
+        # Large bodies: as many bytes again as were allowed, since all of them can time out at once.
         granted = sum([len(m.body) + MESSAGE_COST for m in list(self.values())[:allowed]])
         if self._beyond > granted:
             raise ProtocolError(
@@ -99,11 +101,11 @@ class InFlight(dict["bytes | Message", Message]):
     # -- from any thread -----------------------------------------------------------------------
 
     def holds(self, message: Message) -> bool:
-        """Whether an answer to this copy would be one to a message in flight."""
+        """Return True if an answer to this copy would answer a message in flight."""
         return self.get(message._id) is message or (message in self and message._id in self)
 
     def take(self, message: Message) -> bool:
-        """Take it out, and with it the copy under its id. Where that succeeds, answer it."""
+        """Remove a message and the copy under its id. Return True if the caller must answer it."""
         if message._status & (TIMED_OUT | ANSWERED):
             self.forget(message)
             return False
@@ -111,29 +113,29 @@ class InFlight(dict["bytes | Message", Message]):
         return taken is message or self.take_copies(message, taken)
 
     def take_copies(self, message: Message, taken: Message | None) -> bool:
-        """``message`` is to be answered, and this was found under its id in its place."""
+        """Finish ``take`` for a copy that was replaced under its id by ``taken``."""
         if self.pop(message, None) is None:
-            # It was answered before, and ``taken`` is a delivery after that.
+            # The message was answered before, and ``taken`` was delivered after that.
             if taken is not None:
                 self[message._id] = taken
             return False
         if taken is None:
-            # The copy was answered, or timed out.
+            # The latest copy was answered, or timed out.
             message._status |= TIMED_OUT
             return False
         taken._status |= TIMED_OUT
         return True
 
     def time_out(self, now: float) -> int:
-        """Let go of what somebody has had for longer than nsqd waits; how many.
+        """Remove the messages that were held for longer than nsqd waits. Return their count.
 
-        By the timer, often; cheap while none is due.
+        Called often, by the timer. Returns at once while no message is due.
         """
         if now < self._due or not self:
             return 0
         messages = list(self.values())
         responder = messages[0]._responder
-        # What comes from now on.
+        # Messages that arrive from now on cannot time out before this.
         due = now + min(responder.msg_timeout, responder.max_msg_timeout) + TIME_OUT_GRACE
         count = 0
         for message in messages:
@@ -148,6 +150,6 @@ class InFlight(dict["bytes | Message", Message]):
         return count
 
     def forget(self, message: Message) -> None:
-        """It timed out, or went with its copy: its slot is free."""
+        """Free the slot of a message that timed out or was answered through its copy."""
         if self.pop(message, None) is None and self.get(message._id) is message:
             self.pop(message._id, None)

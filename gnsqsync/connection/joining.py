@@ -1,6 +1,6 @@
-"""The end of closed connections: their reading threads joined, what nsqd leaves open cut.
+"""Waiting for the reading threads of closed connections, and cutting those that nsqd keeps open.
 
-Knows tasks and connections; knows nothing of why they were closed.
+Knows tasks and connections. Must not know why the connections were closed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gnsqsync.runtime import Runtime, Task
 
 __all__ = ["join_or_cut"]
 
-# How long nsqd has to close its side after our EOF, and a reading thread then to end.
+# Seconds for nsqd to close its side after our EOF, and then for a reading thread to end.
 _EOF_SECONDS = 1.0
 _JOIN_SECONDS = 5.0
 
@@ -20,9 +20,10 @@ _JOIN_SECONDS = 5.0
 def join_or_cut(
     tasks: Iterable[Task], connections: Callable[[], list[Connection]], runtime: Runtime
 ) -> None:
-    """Wait for reading threads whose connections were closed; cut what nsqd does not end.
+    """Join the reading threads of closed connections. Cut what nsqd does not end in time.
 
-    ``connections`` tells which are left. Called by the one that started the threads.
+    ``connections`` returns the connections that are left. Called by the thread that started the
+    tasks.
     """
     waiting = [task for task in tasks if not task.is_current]
     deadline = runtime.now() + _EOF_SECONDS

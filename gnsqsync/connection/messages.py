@@ -1,7 +1,10 @@
-"""What a subscribed connection receives: bytes to messages, into the in-flight table, and on.
+"""Receiving side of a subscribed connection: bytes to messages, into the table, and on.
 
-Knows frames and the table; knows no handler, no queue and no RDY but the level that counts
-messages.
+Knows frames and the in-flight table. Must not know a handler, a queue, or RDY beyond the level
+that counts messages.
+
+The reading thread runs ``read``. While ``worker_may_read`` is true it stands aside, and the only
+worker receives in its place (``read_for_worker``); the ReadTurn hands the turn between the two.
 """
 
 from __future__ import annotations
@@ -23,22 +26,22 @@ from gnsqsync.wire.frames import FrameDecoder, Reply
 
 __all__ = ["Messages"]
 
-# For so long (seconds) a worker waits for its next message before the reading thread goes on. It
-# begins to read when messages come closer together than that.
+# Seconds after which a worker that reads the socket gives the turn back. A worker reads only while
+# messages arrive faster than that.
 _WORKER_SECONDS = 0.05
 
 
 class Receiving(Protocol):
-    """What reading needs of the connection that it reads for."""
+    """The attributes of a connection that its receiving side uses."""
 
     nsqd_address: str
     level: RdyLevel | None
     in_flight: InFlight
     send_queue: SendQueue
-    hands_over: bool
-    # Whether the worker may read: it is the only one, so is the nsqd, and its share is 1.
-    lends: bool
-    # Written by the thread that reads.
+    delivers: bool
+    # True while the worker may read: one worker, one nsqd, and the RDY share is 1.
+    worker_may_read: bool
+    # The next four are written by the thread that reads.
     received: int
     last_message_at: float
     last_frame_at: float
@@ -50,18 +53,18 @@ class Receiving(Protocol):
 
 
 class _Worker:
-    """The Caller of the turn."""
+    """Caller of the ReadTurn that stands for the one worker."""
 
-    # It waits for messages and not for one answer; and not for the turn.
+    # A worker waits for messages, not for one answer, so it is never done and never woken.
     done = False
     latch = None
 
 
 class Messages:
-    """Receives and decodes for one connection.
+    """Receiver and decoder of one connection.
 
-    All of it belongs to the thread that has the turn to read. That is the reading thread, or the
-    only worker between two messages, while one message may be in flight and no more: then a message
+    Every field belongs to the thread that holds the turn to read. That is the reading thread, or
+    the only worker between two messages, while RDY allows one message in flight. A message then
     costs no switch of threads.
     """
 
@@ -76,9 +79,9 @@ class Messages:
         headers: bool,
         silence: float,
     ) -> None:
-        """``deliver``: as ``on_messages`` of a Consumer. ``headers``: open envelopes.
+        """``deliver``: ``on_messages`` of a Consumer. ``headers``: open envelopes.
 
-        ``silence``: seconds without a frame that are death.
+        ``silence``: seconds without a frame after which nsqd counts as dead.
         """
         assert connection.level is not None
         self._connection = connection
@@ -87,7 +90,7 @@ class Messages:
         self._stream = stream
         self._is_clear = stream.is_clear
         self._receive = stream.receive
-        # What was received and not taken in yet: see Publishes.
+        # Received chunks that were not decoded yet; Publishes says why they are kept.
         self._chunks: deque[bytes] = deque()
         self._decoder = decoder
         self._feed = decoder.feed
@@ -98,13 +101,13 @@ class Messages:
         self._silence = silence
         self._turn = ReadTurn(runtime, connection.nsqd_address)
         self._worker = _Worker()
-        # Whether messages come so close together that a worker need not wait long for the next.
+        # True while messages arrive within _WORKER_SECONDS of each other.
         self._is_brisk = False
 
     def read(self, early: list[Reply]) -> None:
-        """Until the connection ends; that is raised.
+        """Read until the connection ends, then raise the reason.
 
-        ``early``: replies that came with the last answer of the handshake.
+        ``early``: replies that arrived with the last answer of the handshake.
         """
         chunks, send_queue = self._chunks, self._send_queue
         self._hand_on([], early, self._deliver)
@@ -112,24 +115,24 @@ class Messages:
         while True:
             if send_queue.has_unsent:
                 send_queue.flush()
-            if came and self._is_brisk and self._connection.lends:
+            if came and self._is_brisk and self._connection.worker_may_read:
                 self._stand_aside()
             if not chunks:
                 self._receive(chunks, RECV_SIZE)
             came = self._take_in(chunks.popleft(), self._deliver)
 
     def _stand_aside(self) -> None:
-        """While the worker reads; returns with the turn."""
+        """Let the worker read, and return when the turn has come back."""
         self._turn.lend()
         while not self._turn.look():
             pass
         self._stream.set_read_timeout(self._silence)
 
     def read_for_worker(self) -> list[Message]:
-        """Receive the next messages in the place of the reading thread; by the worker.
+        """Receive the next messages in place of the reading thread. Called by the worker.
 
-        None when that thread reads. It goes on when no message comes for a while, or at the end of
-        the connection.
+        Return an empty list if the reading thread has the turn. That thread reads again when no
+        message comes for _WORKER_SECONDS, or at the end of the connection.
         """
         turn, worker, connection = self._turn, self._worker, self._connection
         messages: list[Message] = []
@@ -142,7 +145,7 @@ class Messages:
         try:
             if self._stream.read_timeout != _WORKER_SECONDS:
                 self._stream.set_read_timeout(_WORKER_SECONDS)
-            while not messages and connection.lends and connection.hands_over:
+            while not messages and connection.worker_may_read and connection.delivers:
                 if not chunks:
                     self._receive(chunks, RECV_SIZE)
                 sound = False
@@ -153,11 +156,11 @@ class Messages:
                 if not messages and self._now() >= deadline:
                     break
         except TimeoutError:
-            pass  # the reading thread waits for more
+            pass  # the reading thread takes the turn back and waits for more
         except (OSError, NSQError) as error:
             turn.fail(worker, error)
         except BaseException as error:
-            # From outside: half of what was received may be taken in, and no thread can go on.
+            # A kill may leave a chunk half decoded; then no thread can go on reading.
             if not sound:
                 turn.fail(worker, ConnectionLost(f"reading was ended by {error!r}"))
             raise
@@ -166,7 +169,7 @@ class Messages:
         return messages
 
     def _take_in(self, data: bytes, deliver: Callable[[list[Message]], None]) -> bool:
-        """What was received; whether messages came. Raises what ends the connection."""
+        """Decode and pass on one chunk. Return True if messages came. Raise what ended the read."""
         came = False
         for portion in (data,) if self._is_clear else self._stream.decode_received(data):
             if not portion:
@@ -182,17 +185,17 @@ class Messages:
         replies: list[Reply],
         deliver: Callable[[list[Message]], None],
     ) -> None:
-        """What the decoder gave, and then what broke it."""
+        """Pass on what the decoder returned, then raise what broke the decoder."""
         for reply in replies:
             self._connection.on_reply(reply)
         if messages:
             deliver(messages)
-        # Before the next receive: bytes left from the handshake may be the last that come.
+        # Raised before the next receive: bytes left from the handshake may be the last that come.
         if self._decoder.broken is not None:
             raise ProtocolError(f"{self._connection.nsqd_address}: {self._decoder.broken}")
 
     def _decode(self, data: bytes) -> tuple[list[Message], list[Reply]]:
-        """What was received: messages to be handled, already in the table, and replies."""
+        """Decode bytes. Return the messages to handle, already in the table, and the replies."""
         connection = self._connection
         moment = self._now()
         connection.last_frame_at = moment
@@ -218,7 +221,7 @@ class Messages:
                 again.append(message)
         if again:
             messages = self._redelivered(messages, again, moment)
-        # After the table: a message that is counted was in flight (Load).
+        # Counted after they are in the table, so that Load never counts a message not in flight.
         connection.received += count
         allowed = self._level.allowed
         if len(table) > allowed:
@@ -228,9 +231,9 @@ class Messages:
     def _redelivered(
         self, messages: list[Message], again: list[Message], moment: float
     ) -> list[Message]:
-        """``again``: those of ``messages`` whose ids are there. Returns what is to be handled."""
+        """Return the ``messages`` to handle. The ids of those in ``again`` were in the table."""
         connection = self._connection
-        # What came later than that cannot have timed out, however long it was under way.
+        # A copy received after this cannot have timed out, even after a long way here.
         waiting_from = moment - connection.msg_timeout / 2
         dropped = set()
         for message in again:

@@ -1,6 +1,6 @@
-"""From an address to a stream that is ready to use: dial, IDENTIFY, upgrades, AUTH, SUB.
+"""Opening of a connection, from an address to a stream: dial, IDENTIFY, upgrades, AUTH, SUB.
 
-The steps come from wire.handshake; here is only the I/O between them, under one deadline.
+The steps come from wire.handshake. This module does the I/O between them, under one deadline.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["Opening"]
 
 
 class Opening:
-    """One attempt to open a connection. Runs on the thread that calls ``run``.
+    """Attempt to open a connection. Runs on the thread that calls ``run``.
 
-    ``cutter`` cuts the dial short; once there is a stream, it is shut down instead.
-    After it: ``replies`` that arrived after the last answer, ``round_trip``, the seconds that nsqd
-    took to answer the quickest command, and ``last_took``, those of the last one, SUB if there is.
+    ``cutter`` ends a dial that is under way; once there is a stream, shut the stream down instead.
+    After ``run``: ``replies`` arrived after the last answer. ``round_trip`` is the seconds of the
+    quickest answer, ``last_took`` those of the last one, which is SUB on a subscribed connection.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Opening:
         self._doing = "connecting"
 
     def run(self, use: Callable[[Stream], None], timeout: float) -> Negotiated:
-        """Do it all within ``timeout`` seconds.
+        """Dial and do the handshake within ``timeout`` seconds. Return what was agreed.
 
         ``use`` gets the stream as soon as there is one, so that a close from elsewhere can cut
         the handshake short. Raises ConnectionLost, NegotiationFailed, ProtocolError or the
@@ -74,7 +74,7 @@ class Opening:
         try:
             use(stream)
             return self._negotiate(stream, where)
-        except BaseException as error:  # also one from outside: nobody else closes the stream
+        except BaseException as error:  # even a kill: no other thread closes the stream
             stream.close()
             if isinstance(error, TimeoutError):
                 raise ConnectionLost(
@@ -104,7 +104,7 @@ class Opening:
                 stream.send_raw(stream.encode(step.data), self._deadline)
             elif isinstance(step, Receive):
                 doing = f"waiting for the answer to {step.answer_to}"
-                # The same once more after a heartbeat.
+                # After a heartbeat, the same answer is waited for again: keep the first moment.
                 if doing != self._doing:
                     self._doing, asked = doing, self.runtime.now()
                 answer = self._next_reply(stream, where)
@@ -115,14 +115,14 @@ class Opening:
 
     def _next_reply(self, stream: Stream, where: str) -> Reply:
         while not self.replies:
-            # Not before: what came ahead of the broken frame may be the answer that explains it.
+            # Checked after the replies: one ahead of the broken frame may explain the break.
             broken = self.decoder.broken
             if broken is not None:
                 raise type(broken)(f"{self.address}: {broken}")
             self._allow_rest_of_time(stream)
             data = stream.recv_once()
             if data is None:
-                continue  # a peer that drips what decodes to nothing does not move the deadline
+                continue  # a chunk that decodes to nothing does not extend the deadline
             if not data:
                 raise ConnectionLost(f"nsqd at {where} closed the connection while {self._doing}")
             self._feed(data)
@@ -135,8 +135,8 @@ class Opening:
         self.replies.extend(replies)
 
     def _upgrade(self, stream: Stream, step: Upgrade) -> None:
-        # Whole frames that came ahead of the layer must not answer what is asked through it:
-        # anybody could have slipped them in. Only a heartbeat may be there by rights.
+        # Frames ahead of the layer are unprotected, and anybody could have slipped them in, so
+        # they must not answer a later command. Only a heartbeat is legitimate.
         if any(data != b"_heartbeat_" for _, data in self.replies):
             raise ProtocolError(
                 f"{self.address} sent more than its answer to IDENTIFY before {step.kind} was on"
@@ -168,7 +168,7 @@ class Opening:
             try:
                 out = layer.handshake(data)
             except NSQError:
-                # The alert tells nsqd why; it is worth one try.
+                # The alert tells nsqd the reason. One try is enough.
                 stream.send_raw(layer.close(), self._deadline)
                 raise
             if out:

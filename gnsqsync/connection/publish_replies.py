@@ -1,6 +1,6 @@
-"""What nsqd sends on a connection that publishes: bytes to replies, replies to their publishes.
+"""Replies on a connection that publishes: bytes to replies, and each OK to its publish.
 
-Knows the order of the answers; knows no turn to read and no time limit.
+Knows the order of the answers. Must not know the turn to read or a time limit.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _OK = b"OK"
 
 
 class PublishReplies:
-    """Takes in what was received, and gives each OK to the oldest publish that has none.
+    """Decoder of received bytes. It gives each OK to the oldest unanswered publish.
 
-    The turn to read (ReadTurn) guards all of it, and the left end of ``SendQueue.pending``. Only
-    ``end_futures`` is the reading thread's: callbacks are the user's.
+    The turn to read (ReadTurn) guards all fields, and the left end of ``SendQueue.pending``. Only
+    ``end_futures`` belongs to the reading thread, because it runs the user's callbacks.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class PublishReplies:
         nsqd_address: str,
         on_reply: Callable[[Reply], None],
     ) -> None:
-        """``on_reply`` takes what is no OK."""
-        # Messages that nsqd has confirmed.
+        """``on_reply`` takes each reply that is not OK."""
+        # Count of messages that nsqd has confirmed.
         self.published: int = 0
         self.last_frame_at: float = runtime.now()
-        # Answered ones whose future is left to the reading thread.
+        # Answered publishes whose future the reading thread has yet to end.
         self.ended: deque[PublishSlot] = deque()
         self._nsqd_address = nsqd_address
         self._stream = stream
@@ -53,9 +53,9 @@ class PublishReplies:
         self._on_reply = on_reply
 
     def take_in(self, data: bytes) -> int:
-        """What was received; how many publishers that wait were answered.
+        """Decode one chunk. Return how many waiting publishers it answered.
 
-        Raises what ends the connection: its end, a broken protocol, what ``on_reply`` raises.
+        Raises what ended the connection: its EOF, a broken protocol, or an error of ``on_reply``.
         """
         self.last_frame_at = self._now()
         if self._clear:
@@ -75,7 +75,7 @@ class PublishReplies:
         return self.take_replies(replies)
 
     def take_replies(self, replies: Iterable[Reply]) -> int:
-        """What the decoder gave, and then what broke it; as ``take_in``."""
+        """Take decoded replies, then raise what broke the decoder. Returns as ``take_in``."""
         answered = 0
         for reply in replies:
             kind, data = reply
@@ -88,7 +88,7 @@ class PublishReplies:
         return answered
 
     def _answer(self, count: int) -> int:
-        """So many OKs: for the oldest that have none."""
+        """Give ``count`` OKs to the oldest publishes. Return how many had no future."""
         pending = self._pending
         waited_for = 0
         while count:
@@ -112,7 +112,7 @@ class PublishReplies:
         return waited_for
 
     def end_futures(self) -> None:
-        """Tell the callers of ``publish_async``. By the reading thread; raises as ``end_each``."""
+        """End the futures of ``publish_async``. By the reading thread; raises as ``end_each``."""
         if self.ended:
             end_each(self._successes())
 

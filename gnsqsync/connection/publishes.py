@@ -1,6 +1,9 @@
 """Publishes on one connection: sent, and their answers read by the publishers that wait for them.
 
-Knows whose turn it is to send and to read. Knows no frame and no redial.
+Knows whose turn it is to send and to read. Must not know frames or redials.
+
+A publisher that gets the turn writes the queue and reads answers until its own has come. The
+reading thread only watches meanwhile, and reads again when no publisher does.
 """
 
 from __future__ import annotations
@@ -18,28 +21,27 @@ from gnsqsync.wire.frames import FrameDecoder, Reply
 
 __all__ = ["Publishes"]
 
-# Answers are short: this is four hundred of them, and cheaper than a large buffer.
+# Bytes of one receive: four hundred answers, and cheaper than a large buffer.
 _RECV_SIZE = 4096
-# The kernel ends a receive some milliseconds late. So the last of a caller's time is waited for
-# with a latch, which is exact, while the reading thread reads.
+# Seconds at the end of a caller's time that it waits with a latch, which is exact, while the
+# reading thread reads. The kernel ends a receive with a timeout some milliseconds late.
 _EXACT_SECONDS = 0.05
-# An nsqd that has answered within this time is near: on this machine, or in the next rack. One send
-# for several publishes then costs less than a send for each, so a publish waits for others; at most
-# _TOGETHER_SECONDS.
+# An nsqd that answers within these seconds is near: on this machine, or in the next rack. One send
+# for several publishes then costs less than a send for each, so a publish waits for others.
 _NEAR_SECONDS = 0.0005
+# Upper bound in seconds of the wait for other publishes.
 _TOGETHER_SECONDS = 0.005
-# On greenlets a publish lets others queue theirs before it sends. When none came so many times, the
-# next one sends at once.
+# Publishes in a row that found no company before the next one sends at once. On greenlets, a
+# publish lets other greenlets queue theirs before it sends.
 _COMPANY = 8
 
 
 class Publishes:
-    """Sends the publishes of one connection, and reads their answers.
+    """Sender of the publishes of one connection, and reader of their answers.
 
-    A publisher that has the turn to read (ReadTurn) sends what is queued, its own and others',
-    and reads until it has its own outcome; the outcomes of others that it meets it hands out. The
-    turn also guards the receiving side: stream, ``_chunks``, and the PublishReplies with their
-    decoder.
+    A publisher that holds the turn (ReadTurn) sends all queued publishes, and reads until its own
+    outcome has come. It hands out the outcomes of other publishers on the way. The turn also guards
+    the receiving side: the stream, ``_chunks``, and the PublishReplies with their decoder.
     """
 
     def __init__(
@@ -53,7 +55,10 @@ class Publishes:
         on_reply: Callable[[Reply], None],
         silence: float,
     ) -> None:
-        """``on_reply`` takes what is no OK. ``silence``: seconds without a frame that are death."""
+        """``on_reply`` takes each reply that is not OK.
+
+        ``silence``: seconds without a frame after which nsqd counts as dead.
+        """
         replies = PublishReplies(
             stream, send_queue, decoder, runtime, nsqd_address=nsqd_address, on_reply=on_reply
         )
@@ -64,7 +69,7 @@ class Publishes:
         self._pending = send_queue.pending
         self.replies: PublishReplies = replies
         self._take_in = replies.take_in
-        # Only looked at here: answers that the reading thread has to tell.
+        # Read here only: answered publishes whose futures the reading thread has yet to end.
         self._ended = replies.ended
         self._runtime = runtime
         self._now = runtime.now
@@ -72,14 +77,15 @@ class Publishes:
         self._turn = ReadTurn(runtime, nsqd_address)
         self._take_turn = self._turn.take
         self._release_turn = self._turn.release
-        # What was received and not taken in yet. An exception from outside may strike as
-        # the receive returns, and must not lose it: the next thread that reads begins here.
+        # Received chunks that were not decoded yet. A kill may strike as a receive returns, and
+        # must not lose its bytes: the next thread that reads begins here.
         self._chunks: deque[bytes] = deque()
+        # True once nsqd has answered within _NEAR_SECONDS.
         self._is_near = False
-        # How many more publishes let others queue theirs before they are sent; and whether one
-        # does so now.
+        # Number of further publishes that let others queue theirs before they are sent.
         self._company = 0
         self._keep_company = _COMPANY if runtime.gathers else 0
+        # True while a greenlet with the turn lets the others queue their publishes.
         self._gathering = False
         self._gather = runtime.gather
         self._rough_latch = runtime.rough_latch
@@ -87,10 +93,10 @@ class Publishes:
     # -- publishers --------------------------------------------------------------------------
 
     def publish(self, slot: PublishSlot, started: float, deadline: float) -> None:
-        """Send it and wait; ``slot.done`` says whether there is an outcome.
+        """Send and wait. ``slot.done`` then tells whether there is an outcome.
 
-        Without one the time is over, or the answer will come by another thread: the caller goes on
-        with ``wait_aside``.
+        Without an outcome, the time is over or another thread will read the answer. The caller goes
+        on with ``wait_aside``.
         """
         has_left = False
         try:
@@ -109,21 +115,21 @@ class Publishes:
                 try:
                     self._release_turn(slot, self._pending, self._ended)
                 except BaseException:
-                    # From outside, before the turn was given on: others would wait for it.
+                    # A kill struck before the turn was given on, for which other publishers wait.
                     self._release_turn(slot, self._pending, self._ended)
                     raise
 
     def submit(self, slot: PublishSlot, wait: float) -> bool:
-        """Send it; its outcome comes from the reading thread.
+        """Send a publish whose outcome the reading thread will tell.
 
-        False when it was not sent and has no outcome, because the connection has ended.
+        Return False if it was not sent, because the connection has ended; it then has no outcome.
         """
         taken = self._send_queue.submit(slot, wait)
         self.recall()
         return taken
 
     def wait_aside(self, slot: PublishSlot, seconds: float) -> bool:
-        """Whether there is an outcome within ``seconds``, while the reading thread reads."""
+        """Wait while the reading thread reads. Return True if an outcome came in ``seconds``."""
         slot.latch = self._runtime.latch()
         if self._send_queue.is_closed:
             self._send_queue.fail_unsent(slot)
@@ -131,7 +137,7 @@ class Publishes:
         return slot.wait(seconds)
 
     def recall(self) -> None:
-        """Have the reading thread read, as soon as the publisher that reads has its outcome."""
+        """Make the reading thread read, as soon as the publisher that reads has its outcome."""
         if self._turn.is_lent:
             self._turn.recall()
 
@@ -139,7 +145,7 @@ class Publishes:
         return self._send_queue.flush()
 
     def _send_together(self, slot: PublishSlot, now: float) -> bool:
-        """Send it with the publishes of all greenlets that are ready to publish now."""
+        """Send after all greenlets that are ready to publish now have queued their publishes."""
         self._gathering = True
         try:
             self._gather()
@@ -156,10 +162,10 @@ class Publishes:
         deadline: float,
         send: Callable[[PublishSlot, float], bool],
     ) -> None:
-        """Send, and read until ``slot`` has its outcome or the deadline passes. With the turn.
+        """Send, and read until ``slot`` has its outcome or the deadline passes. Holding the turn.
 
-        Nothing received is lost: an exception from outside either finds it in ``_chunks`` or ends
-        the connection.
+        No received byte is lost: a kill either leaves the chunk in ``_chunks`` or ends the
+        connection.
         """
         send_queue, stream, chunks = self._send_queue, self._stream, self._chunks
         sound = True
@@ -168,13 +174,13 @@ class Publishes:
             if not send(slot, started):
                 if send_queue.is_stuck:
                     return
-                # Another thread is writing, and may leave before it has written ours.
+                # Another thread is writing. It may stop before it reaches this publish: look soon.
                 left = min(left, LOOK_SECONDS)
             if left < stream.read_timeout:
                 if left <= 0:
                     return
-                # Half, so that the next one, whose time is hardly ever quite the same, need not
-                # set it again; when it is over the rest is set.
+                # Set only half of the time, and the rest when that is over. The next publisher has
+                # nearly the same time, and then needs no system call to set it again.
                 stream.set_read_timeout(left / 2)
             while not slot.done:
                 if not chunks:
@@ -194,31 +200,31 @@ class Publishes:
         except (OSError, NSQError) as error:
             self._turn.fail(slot, error)
         except BaseException as error:
-            # From outside: half of what was received may be taken in, and no thread can go on.
+            # A kill may leave a chunk half decoded; then no thread can go on reading.
             if not sound:
                 failure = ConnectionLost(f"reading was ended by {error!r}")
                 if not send_queue.has_ended:
-                    # Nobody would read the answer to what is sent from now on.
+                    # Stop sending: no thread would read the answers.
                     send_queue.break_off(failure)
                 self._turn.fail(slot, failure)
             raise
 
     def _follow(self, slot: PublishSlot, started: float, deadline: float) -> bool:
-        """Wait for the outcome, or for the turn to read it: whether that is the caller's now."""
+        """Wait for the outcome or the turn to read. Return True if the caller has the turn."""
         send_queue, turn = self._send_queue, self._turn
         left = deadline - started
         slot.latch = self._runtime.latch() if left < _EXACT_SECONDS else self._rough_latch()
         self._company = self._keep_company
         send_queue.slots.append(slot)
         if turn.owner is slot:
-            return True  # it became free before the latch was there
+            return True  # the turn became free before the latch was set
         if not ((self._is_near or self._gathering) and turn.is_lent):
             send_queue.flush()
         if send_queue.is_closed:
             send_queue.fail_unsent(slot)
         elif not slot.latch.wait(max(0.0, min(left, _TOGETHER_SECONDS))):
             send_queue.flush()
-            # Not the last of the time, for which a rough one is too rough.
+            # Stop before the last part of the time, for which a rough latch is too late.
             left = deadline - self._now() - _EXACT_SECONDS
             slot.latch.wait(max(0.0, min(left, LOOK_SECONDS)))
         return turn.leave(slot)
@@ -226,9 +232,9 @@ class Publishes:
     # -- the reading thread ------------------------------------------------------------------
 
     def read(self, early: list[Reply]) -> None:
-        """Read, or watch the publishers that read, until the connection ends; that is raised.
+        """Read, or watch the publishers that read. At the end of the connection, raise the reason.
 
-        ``early``: replies that came with the last answer of the handshake.
+        ``early``: replies that arrived with the last answer of the handshake.
         """
         send_queue, chunks, replies = self._send_queue, self._chunks, self.replies
         replies.take_replies(early)
@@ -247,7 +253,7 @@ class Publishes:
                 self._stand_aside()
 
     def _stand_aside(self) -> None:
-        """While publishers read; returns with the turn."""
+        """Let publishers read, and return when the turn has come back."""
         self._turn.lend()
         returned = False
         while not returned:
@@ -255,7 +261,7 @@ class Publishes:
             self.replies.end_futures()
 
     def _allow(self, left: float) -> None:
-        """Set the read timeout anew after it has passed; TimeoutError when it is nsqd's silence."""
+        """Set a new read timeout after the last has passed. TimeoutError if nsqd is silent."""
         silent = self._now() - self.replies.last_frame_at
         if silent >= self._silence:
             raise TimeoutError

@@ -1,6 +1,9 @@
-"""Whose turn it is to read from a connection: its reading thread's, or a caller's.
+"""Turn to read from one connection: it belongs to the reading thread or to one caller.
 
-Knows no frame and no socket.
+Knows no frame and no socket. The table of states is in the docstring of ReadTurn.
+
+Surprise: ``take`` and ``release`` run in each publish, so their usual paths avoid the mutex or a
+call. Both rely on the order of two assignments.
 """
 
 from __future__ import annotations
@@ -14,24 +17,24 @@ from gnsqsync.runtime import Latch, Runtime
 
 __all__ = ["Caller", "ReadTurn", "TurnState"]
 
-# How often the reading thread looks, while callers read, whether they still do.
+# Seconds between two looks of the reading thread at whether callers still read.
 LOOK_SECONDS = 0.1
 
 
 class TurnState(Enum):
-    """Which thread reads now, and which is next."""
+    """State of the turn: which thread reads now, and which is next."""
 
-    # The reading thread reads, or is just waking up to it.
+    # The reading thread reads, or is about to.
     READING_THREAD = "reading thread"
-    # Nobody reads. The next caller may; the reading thread looks now and then.
+    # Free: no thread reads. The next caller may read; the reading thread looks now and then.
     FREE = "free"
     # A caller reads, or has been woken to read.
     CALLER = "caller"
-    # A caller met the end. The reading thread ends the connection.
+    # A caller met the end of the connection. The reading thread has to end it.
     FAILED = "failed"
 
 
-# Looked at in each publish: a global is quicker than an attribute of an enum.
+# Globals, because each publish looks at them and an enum's attribute is slower.
 _READING_THREAD = TurnState.READING_THREAD
 _FREE = TurnState.FREE
 _CALLER = TurnState.CALLER
@@ -39,36 +42,36 @@ _FAILED = TurnState.FAILED
 
 
 class Caller(Protocol):
-    """One that waits for an answer, or a message, and reads it by itself when it has the turn."""
+    """A publisher or worker that waits, and reads for itself when it gets the turn."""
 
     @property
     def done(self) -> bool:
-        """Whether it has its answer."""
+        """True once the caller has its answer."""
 
     @property
     def latch(self) -> Latch | None:
-        """Released when it is given the turn. A caller sets it, and looks at ``owner`` then."""
+        """Latch that is released with the turn. The caller sets it, then looks at ``owner``."""
 
 
 class ReadTurn:
     """The turn to read from one connection.
 
-    It is the reading thread's at first. ``lend`` gives it to callers, of which one at a time has
-    it and gives it on; ``look`` takes it back when none uses it. So a lone caller pays for no other
-    thread, and a connection that nobody uses is watched by its own. A caller is a publisher, or the
-    only worker of a Reader.
+    The reading thread has the turn at first. ``lend`` gives it to callers: one at a time holds it
+    and passes it on. ``look`` takes it back when no caller uses it. So a lone caller needs no other
+    thread, and its own thread watches an idle connection. A caller is a publisher, or the only
+    worker of a Reader.
 
-    Where each state leads, and by which method:
+    The transitions of each state, and their methods:
 
-    * READING_THREAD: FREE, or CALLER where one waits, by ``lend``.
-    * FREE: CALLER by ``take``; READING_THREAD by ``look`` and ``recall``.
-    * CALLER: the next CALLER, FREE or READING_THREAD by ``release``, READING_THREAD whenever it
-      was recalled by ``look`` or ``recall``; FAILED by ``fail``.
+    * READING_THREAD: ``lend`` leads to CALLER if one waits, else to FREE.
+    * FREE: ``take`` leads to CALLER; ``look`` and ``recall`` lead to READING_THREAD.
+    * CALLER: ``release`` leads to the next CALLER, to FREE, or after a recall (by ``look`` or
+      ``recall``) to READING_THREAD; ``fail`` leads to FAILED.
 
-    ``_mutex`` guards all fields, and nothing waits under it. Two steps do without it. A caller that
-    has the turn, which is then the only one that changes ``state``, may set FREE; it then looks
-    whether somebody came before that. And one that takes itself out of ``_waiting`` is given
-    nothing any more.
+    ``_mutex`` guards all fields, and no thread waits while it holds it. Two steps take no mutex.
+    First, the caller that holds the turn is the only thread that changes ``state``, so it may set
+    FREE; it then looks whether another caller began to wait before that. Second, a caller that
+    removes itself from ``_waiting`` cannot be given the turn any more.
     """
 
     def __init__(self, runtime: Runtime, nsqd_address: str) -> None:
@@ -76,40 +79,42 @@ class ReadTurn:
         self._nsqd_address = nsqd_address
         self._now = runtime.now
         self._mutex = runtime.mutex()
-        # The caller that reads, in the state CALLER, and its deadline.
+        # The caller that reads, in state CALLER, and its deadline.
         self.owner: Caller | None = None
         self._deadline = 0.0
-        # Those that wait for the turn, each with its deadline.
+        # Callers that wait for the turn, with their deadlines; the newest is last.
         self._waiting: dict[Caller, float] = {}
-        # Whether the reading thread is next, also when callers wait.
+        # True if the reading thread gets the turn next, even when callers wait.
         self._recalled = False
-        # Whether a caller had the turn since the reading thread looked.
+        # True if a caller had the turn since the last look of the reading thread.
         self._used = False
+        # Error that a caller met, in state FAILED. The reading thread raises it.
         self._failure: BaseException | None = None
-        # Set when the reading thread has something to see.
+        # Set to wake the reading thread out of ``look``.
         self._called = runtime.event()
 
     # -- callers -----------------------------------------------------------------------------
 
     @property
     def is_lent(self) -> bool:
-        """Whether callers read, and go on doing so."""
+        """True while callers read and the reading thread is not next."""
         return (self.state is _FREE or self.state is _CALLER) and not self._recalled
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a caller waits for the turn."""
+        """True while a caller waits for the turn."""
         return bool(self._waiting)
 
     def take(self, caller: Caller, deadline: float) -> bool:
-        """Whether the turn was free: it is the caller's, until ``release``.
+        """Take the turn. Return True if it was free; the caller then holds it until ``release``.
 
-        Else the caller waits for it, until ``leave``: ``owner`` tells, and its latch.
+        Return False if the caller has to wait until ``leave``; ``owner`` and its latch tell.
         """
         with self._mutex:
             if self.state is _FREE:
-                # As ``_give``, without a call: each publish comes here. In this order: an
-                # exception from outside between the two leaves a turn that is released.
+                # ``_give`` written out, since each publish comes here. Order matters: a kill
+                # between the two last lines leaves a turn with an owner, which ``release`` gives
+                # back.
                 self._used = True
                 self._deadline = deadline
                 self.owner = caller
@@ -118,25 +123,26 @@ class ReadTurn:
             self._waiting[caller] = deadline
             if self.state is not _FREE:
                 return False
-            # It became free in between.
+            # The turn became free between the first look and the entry in ``_waiting``.
             del self._waiting[caller]
             self._give(caller, deadline)
             return True
 
     def leave(self, caller: Caller) -> bool:
-        """Stop waiting. Whether the turn has been given to the caller."""
-        # One that is still there is given nothing, nor is one that has its answer. An answer that
-        # comes later than the turn is the end of the connection, when nobody needs the turn.
+        """Stop waiting. Return True if the turn was given to the caller."""
+        # A caller still in ``_waiting`` was never given the turn. A caller with an answer does not
+        # need it, unless the answer is the end of the connection, when no thread needs the turn.
         if self._waiting.pop(caller, None) is not None or caller.done:
             return False
         with self._mutex:
             return self.owner is caller
 
     def release(self, caller: Caller, unread: object, wanted: object) -> None:
-        """Stop waiting, and give the turn on if it is the caller's. However its wait ended.
+        """Stop waiting, and pass the turn on if the caller holds it, whatever ended its wait.
 
-        ``unread`` is true when answers are due that no caller reads for itself: with none waiting,
-        the reading thread is next. ``wanted`` is true when that thread has something to do at once.
+        ``unread``: true if answers are due that no caller reads for itself; without a waiting
+        caller, the reading thread is then next. ``wanted``: true if the reading thread has to act
+        at once.
         """
         if not (unread or wanted or self._waiting or self._recalled) and self.owner is caller:
             self.owner = None
@@ -159,7 +165,7 @@ class ReadTurn:
             _wake(following)
 
     def fail(self, caller: Caller, error: BaseException) -> None:
-        """The caller met the end of the connection: nobody reads any more."""
+        """Report that the caller met the end of the connection, so that no thread reads on."""
         with self._mutex:
             if self.owner is caller:
                 self._failure = error
@@ -168,7 +174,7 @@ class ReadTurn:
                 self._called.set()
 
     def recall(self) -> None:
-        """Have the reading thread read, as soon as the caller that reads now has its answer."""
+        """Give the turn to the reading thread, as soon as the caller that reads has its answer."""
         with self._mutex:
             if self.state is _CALLER:
                 self._recalled = True
@@ -178,7 +184,7 @@ class ReadTurn:
     # -- the reading thread ------------------------------------------------------------------
 
     def lend(self) -> None:
-        """Let callers read. Until ``look`` says so, the turn is not the reading thread's."""
+        """Let callers read. The turn is theirs until ``look`` returns True."""
         with self._mutex:
             self._called.clear()
             following = self._give_to_next()
@@ -189,9 +195,10 @@ class ReadTurn:
             _wake(following)
 
     def look(self) -> bool:
-        """Wait 0.1 s, or until called. Whether the turn is the reading thread's again.
+        """Wait 0.1 s, or until called. Return True if the reading thread has the turn again.
 
-        Raises what a caller met, and ConnectionLost when one was killed while it had the turn.
+        Raises the error that a caller met, and ConnectionLost if the caller with the turn was
+        killed.
         """
         self._called.wait(LOOK_SECONDS)
         self._called.clear()
@@ -207,7 +214,7 @@ class ReadTurn:
         if failure is not None:
             raise failure
         if deserted and state is _CALLER:
-            raise ConnectionLost(f"the one that read from {self._nsqd_address} was killed")
+            raise ConnectionLost(f"the thread that read from {self._nsqd_address} was killed")
         return state is _READING_THREAD
 
     # -- holding the mutex -------------------------------------------------------------------
@@ -215,17 +222,17 @@ class ReadTurn:
     def _give(self, caller: Caller, deadline: float) -> None:
         self._used = True
         self._deadline = deadline
-        # In this order: the caller begins as soon as it sees itself there.
+        # Order matters: the caller begins as soon as it sees itself in ``owner``.
         self.state = _CALLER
         self.owner = caller
 
     def _give_to_next(self) -> Caller | None:
-        """To the newest that waits: its own answer comes after those of all others."""
+        """Give the turn to the newest waiting caller: its answer comes after all others'."""
         while self._waiting:
             try:
                 caller, deadline = self._waiting.popitem()
             except KeyError:
-                break  # the last one has just left
+                break  # the last waiting caller has just left
             if not caller.done:
                 self._give(caller, deadline)
                 return caller
@@ -239,6 +246,6 @@ class ReadTurn:
 
 
 def _wake(caller: Caller) -> None:
-    """It has the turn now. Without a latch it has not looked yet."""
+    """Wake a caller that was given the turn. Without a latch, it has yet to look at ``owner``."""
     if caller.latch is not None:
         caller.latch.release()

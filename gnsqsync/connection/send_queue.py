@@ -1,7 +1,10 @@
-"""What waits to be written to one nsqd, and the combining send that writes it.
+"""Queue of bytes on their way to one nsqd, and the combining send that writes them.
 
-Many threads append; the one that gets the lock writes for all. Knows no socket errors and no frames
-that come back, only the order of publishes, which is the order of their answers.
+Many threads append; the thread that gets the lock writes for all. Knows the order of publishes,
+which is the order of their answers. Must not know received frames.
+
+Surprise: ``flush`` and ``send`` may return before the caller's bytes have left. The thread that
+holds the lock looks at the lists again after its write, and takes them along.
 """
 
 from __future__ import annotations
@@ -28,27 +31,28 @@ from gnsqsync.wire import commands
 
 __all__ = ["PublishSlot", "SendQueue", "end_each"]
 
-# How long (seconds) the kernel's word holds that nsqd has not ended the connection. To ask is a
-# system call of about 4 us, a tenth of a publish: once a millisecond it is 0.4 % of the time.
+# Seconds for which the kernel's word holds that nsqd has not ended the connection. To ask is a
+# system call of about 4 us, a tenth of a publish: once a millisecond, it costs 0.4 % of the time.
 _ASK_SECONDS = 0.001
-# How much longer (seconds) a sender that seems to have been killed may have the lock.
+# Further seconds that a sender may keep the lock after it is suspected to have been killed.
 _SURE_SECONDS = 1.0
-# Seconds for which the lock is tried after an exception from outside. A holder that is alive needs
-# microseconds.
+# Seconds for which a thread tries the lock after an exception struck it in ``acquire``. A living
+# holder needs microseconds.
 _STRUCK_SECONDS = 0.2
+# ``_seen`` when no holder of the lock is watched.
 _NOT_SEEN = (-1, False, math.inf)
-# So many answers may wait for an nsqd that reads too slowly. One that reads nothing sends nothing
-# more either once all that it may send is in flight, and RDY is never that high.
+# Upper bound of unsent answers. An nsqd that has stopped reading also stops sending as soon as RDY
+# messages are in flight, and RDY is never that high.
 _MOST_WAITING = 100_000
 
 
 class PublishSlot:
-    """One PUB, DPUB or MPUB on its way: its bytes, and what became of it.
+    """A PUB, DPUB or MPUB on its way: its bytes and its outcome.
 
-    Its outcome is set once: ``error``, then ``done``, then ``latch`` is released. So a publisher
-    that sets ``latch`` and then finds no outcome may wait for it; one that reads its answer itself
-    needs none. ``succeed`` and ``fail`` are for the reading thread, since they end a
-    ``future``, whose callbacks are the user's, and for the publisher that takes the slot back.
+    The outcome is set once: first ``error``, then ``done``; then ``latch`` is released. So a
+    publisher that sets ``latch`` and finds no outcome may wait for it. A publisher that reads its
+    answer itself needs no latch. ``succeed`` and ``fail`` may run a future's callbacks, which are
+    the user's: only the reading thread calls them, and the publisher that takes its slot back.
     """
 
     __slots__ = ("abandoned", "data", "done", "error", "future", "latch", "messages", "on_end")
@@ -64,7 +68,7 @@ class PublishSlot:
         self.data: bytes = data
         self.messages: int = messages
         self.error: PublishError | None = None
-        # Its publisher gave up waiting; it keeps its place in the queue of answers.
+        # True once the publisher gave up waiting. The slot keeps its place in the queue of answers.
         self.abandoned: bool = False
         self.done: bool = False
         self.latch: Latch | None = latch
@@ -91,17 +95,17 @@ class PublishSlot:
             self.on_end(self)
 
     def wait(self, timeout: float) -> bool:
-        """Whether there is an outcome within ``timeout`` seconds; ``latch`` must be there."""
+        """Wait up to ``timeout`` seconds. Return True if there is an outcome. Needs ``latch``."""
         if not self.done and self.latch is not None:
             self.latch.wait(max(0.0, timeout))
         return self.done
 
 
 def end_each(ends: Iterable[Callable[[], None]]) -> None:
-    """Call each, ``succeed`` or ``fail`` of a slot, whatever the callbacks of futures raise.
+    """Call each of ``ends`` (``succeed`` or ``fail`` of a slot), whatever a callback raises.
 
-    Futures let through what is no Exception (SystemExit, gevent.Timeout): the last such one is
-    raised when all are called.
+    Futures swallow each Exception of a callback, and let SystemExit or gevent.Timeout through.
+    The last error let through is raised after all calls.
     """
     raised: BaseException | None = None
     for end in ends:
@@ -116,14 +120,14 @@ def end_each(ends: Iterable[Callable[[], None]]) -> None:
 class SendQueue:
     """The outgoing side of a connection.
 
-    Lock-free lists, on purpose: any thread appends to ``commands``, ``fins`` and ``slots``
-    (append is atomic); only the holder of ``_lock`` cuts the prefix that it copied, and the
-    objects are never swapped. From ``slots`` each is taken by one ``popleft`` or ``remove``, so
-    that a publish is either on its way or taken back. ``_lock`` guards the sending side: stream,
-    compressor, ``rdy_sent``, ``_unsent``, and appending to ``pending``.
+    The lists need no lock: any thread appends to ``commands``, ``fins`` and ``slots``, and append
+    is atomic. Only the holder of ``_lock`` cuts off the prefix that it copied, and the list objects
+    are never replaced. Each slot leaves ``slots`` by one ``popleft`` or ``remove``, so a publish is
+    either on its way or taken back. ``_lock`` guards the sending side: stream, compressor,
+    ``rdy_sent``, ``_unsent``, and appends to ``pending``.
 
-    RDY is a level, not a queued command: the sender compares what is wanted with what was sent
-    last, so two racing decisions cannot arrive swapped and repeats vanish.
+    RDY is a level, not a queued command. The sender compares the wanted RDY with the last one
+    sent, so two racing decisions cannot arrive in the wrong order, and repeats vanish.
     """
 
     def __init__(
@@ -135,20 +139,26 @@ class SendQueue:
         in_flight: Callable[[], int],
         stall_timeout: float,
     ) -> None:
+        # Commands to be written, without FIN and publishes.
         self.commands: list[bytes] = []
+        # Ids of messages to FIN, written as one piece after the commands.
         self.fins: list[bytes] = []
+        # Publishes that were not begun, and publishes on their way, which wait for an answer.
         self.slots: deque[PublishSlot] = deque()
         self.pending: deque[PublishSlot] = deque()
+        # Last RDY written.
         self.rdy_sent: int = 0
+        # Counts of FIN and REQ written.
         self.finished: int = 0
         self.requeued: int = 0
+        # Error that ended the sending. Nothing is written after it.
         self.broken: Exception | None = None
-        # Set by the reading thread at a fatal error frame: nsqd reads nothing after the command
-        # that caused it.
+        # True once a fatal error frame came: nsqd reads nothing after the command that caused it.
         self.peer_stopped = False
         self._stream = stream
         self._peer_has_ended = stream.peer_has_ended
         self._send_some = stream.send_some
+        # Time at which the kernel was last asked for nsqd's EOF.
         self._asked_at = -math.inf
         self._runtime = runtime
         self._now = runtime.now
@@ -156,32 +166,34 @@ class SendQueue:
         self._in_flight = in_flight
         self._stall_timeout = stall_timeout
         self._lock = runtime.lock()
-        # Encoded bytes that the kernel did not take yet, and since when it has taken none.
+        # Encoded bytes that the kernel did not take yet, and the time when it last took some.
         self._unsent: memoryview | None = None
         self._stalled_since = 0.0
-        # Whether the kernel's buffer was full at the last send. Publishes then stay in ``slots``
-        # until there is room, where they can be taken back.
+        # True if the kernel's buffer was full at the last send. Publishes then stay in ``slots``
+        # until there is room, because from there they can be taken back.
         self._is_full = False
-        # How often the lock was taken.
+        # Number of times that the lock was taken.
         self._holds = 0
-        # The holder that was seen last, by that number; whether it is suspected to be killed, and
-        # when that is so, or is sure.
+        # The watched holder: its number in ``_holds``, whether it is suspected to have been killed,
+        # and the time at which the suspicion begins or is certain.
+        # True once the holder of the lock counts as killed; ``close`` then does not wait for it.
         self._seen = _NOT_SEEN
         self._is_deserted = False
-        # The publishes in the batch of _unsent: at most the last one is torn (_torn_slot).
+        # Publishes in ``_unsent``: at most the last one is torn (``_torn_slot``).
         self._batch: Sequence[PublishSlot] = ()
-        # Released when no publish waits for an answer any more.
+        # Latches to be released when no publish waits for an answer.
         self.drained: list[Latch] = []
+        # True once nothing may be written because of a close.
         self.is_closed: bool = False
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing leaves any more."""
+        """True once no more bytes leave: closed or broken."""
         return self.is_closed or self.broken is not None
 
     @property
     def is_stuck(self) -> bool:
-        """Whether what is queued does not leave now: the kernel is full, or the end has come."""
+        """True if queued bytes cannot leave now: the kernel's buffer is full, or the end came."""
         return self._unsent is not None or self.has_ended
 
     @property
@@ -192,21 +204,21 @@ class SendQueue:
         return level is not None and level.wanted(self._in_flight()) != self.rdy_sent
 
     def flush(self, wait: float = 0.0) -> bool:
-        """Write what waits, or leave it to the thread that is writing: it looks again.
+        """Write all queued bytes. Return True if nothing is left.
 
-        True when all has left; False when another thread is writing, or the stream takes no more.
+        Return False if another thread is writing, which then looks at the queue again, or if the
+        stream takes no more.
 
-        ``wait``: how many seconds this caller has when the kernel's buffer is full, in all, also
-        where others add to what waits; what is left then goes with the next flush. Whatever else
-        breaks the send shuts the stream down, which wakes the reading thread; nothing is raised
-        but what is no Exception.
+        ``wait``: seconds in all that this call may wait while the kernel's buffer is full. The next
+        flush writes the rest. Any other failure of the send shuts the stream down, which wakes the
+        reading thread. Only a kill or an interrupt (no Exception) is raised here.
         """
         lock = self._lock
         until = self._now() + wait if wait else 0.0
         while self.has_unsent:
             try:
                 is_free = lock.acquire(False)
-            except BaseException:  # a signal may strike when the lock is just taken
+            except BaseException:  # a signal may strike just after the lock was taken
                 self._find_holder()
                 raise
             if not is_free:
@@ -215,11 +227,11 @@ class SendQueue:
                 continue
             try:
                 self._holds += 1
-                # Broken: what is in hand stays there, for _torn_slot to judge.
+                # After a break, ``_unsent`` and ``_batch`` stay: ``_torn_slot`` needs them.
                 if self.is_closed or self.broken is not None:
                     return False
                 emptied = self._write(until)
-            except BaseException as error:  # noqa: BLE001 - one from outside ends the connection
+            except BaseException as error:  # noqa: BLE001 - a kill ends the connection, too
                 return self._broken_by(error)
             finally:
                 lock.release()
@@ -228,24 +240,24 @@ class SendQueue:
         return not lock.locked()
 
     def answer_heartbeat(self) -> None:
-        """Queue a NOP, unless one waits already: it answers all that came before it leaves."""
+        """Queue a NOP unless one is queued: a single NOP answers all heartbeats before it."""
         if commands.NOP not in self.commands:
             self.commands.append(commands.NOP)
 
     def _sender_is_there(self) -> bool:
-        """Whether the lock is held still. The connection ends when its holder was killed."""
+        """Watch the holder of the lock. End the connection if it was killed. Return True."""
         now, holds = self._now(), self._holds
-        # In one piece, as other threads look here at the same moment.
+        # Read as one tuple, because other threads look here at the same moment.
         seen_at, is_suspect, sure_at = self._seen
         if self._is_full:
-            # It waits for room in the kernel's buffer, which may last.
+            # The holder waits for room in the kernel's buffer, which may take long.
             self._seen = _NOT_SEEN
         elif seen_at != holds:
             self._seen = (holds, False, now + ownership.GRACE_SECONDS)
         elif now >= sure_at and not self.has_ended:
             if not is_suspect:
-                # Perhaps another one than was seen then, which is just about to count itself; or
-                # one that waits, among hundreds of busy threads, to go on.
+                # Perhaps a new holder that has not counted itself yet, or one that waits for
+                # the processor among hundreds of busy threads.
                 patience = _SURE_SECONDS + self._runtime.longest_wait_to_run()
                 self._seen = (holds, True, now + patience)
             else:
@@ -253,9 +265,9 @@ class SendQueue:
         return True
 
     def send(self, slot: PublishSlot, now: float) -> bool:
-        """Queue a publish and ``flush``; a shorter way where nothing else waits.
+        """Queue a publish and ``flush``, on a shorter path if nothing else is queued.
 
-        ``now`` (seconds): of the clock, by a look that the caller has just taken.
+        ``now``: time in seconds that the caller has just read from the clock.
         """
         lock = self._lock
         try:
@@ -264,7 +276,7 @@ class SendQueue:
                 must_wait = True
             else:
                 must_wait = False
-        except BaseException:  # a signal may strike when the lock is just taken
+        except BaseException:  # a signal may strike just after the lock was taken
             self._find_holder()
             raise
         if must_wait:
@@ -278,23 +290,24 @@ class SendQueue:
             if self._is_full:
                 self.slots.append(slot)
             else:
-                # Before the write, so that no answer can overtake its slot.
+                # Appended before the write, so that no answer can overtake its slot.
                 self.pending.append(slot)
                 self._batch = (slot,)
                 if now - self._asked_at > _ASK_SECONDS:
                     self._check_end(now)
                 if not self._send(slot.data, 0.0):
                     return False
-        except BaseException as error:  # noqa: BLE001 - one from outside ends the connection
+        except BaseException as error:  # noqa: BLE001 - a kill ends the connection, too
             return self._broken_by(error)
         finally:
             lock.release()
         return self.flush() if self.slots or self.commands else True
 
     def _find_holder(self) -> None:
-        """End the connection if this thread has the lock, which an exception from outside hid.
+        """End the connection if this thread holds the lock without knowing it.
 
-        Another holder counts itself and gives the lock back soon, or waits for the kernel's buffer.
+        An exception that struck in ``acquire`` hides whether the lock was taken. Any other holder
+        counts itself and gives the lock back soon, or waits for the kernel's buffer.
         """
         holds = self._holds
         if self._lock.acquire(True, _STRUCK_SECONDS + self._runtime.longest_wait_to_run()):
@@ -308,15 +321,15 @@ class SendQueue:
         self.break_off(ConnectionLost("a sender was killed before its send"))
 
     def break_off(self, reason: Exception) -> None:
-        """Send nothing any more: what comes now goes to another connection."""
+        """Send nothing more and shut the stream down. New publishes go to another connection."""
         self.broken = reason
         self._stream.shutdown()
 
     def _broken_by(self, error: BaseException) -> bool:
-        """Keep what ended a send for the reading thread: False, or raised if no Exception."""
+        """Keep the error of a send for the reading thread. Return False, or raise a kill."""
         if not isinstance(error, Exception):
-            # A killed greenlet or an interrupt may have torn a command in two, and nobody knows
-            # whether the kernel has a batch that it was just given.
+            # A kill or an interrupt may have torn a command in two. A batch may have reached the
+            # kernel or not, so its publishes are not put back.
             if self._unsent is None:
                 self._batch = ()
             self.broken = ConnectionLost(f"a send was ended by {error!r}")
@@ -325,37 +338,36 @@ class SendQueue:
         self.broken = error
         if self._unsent is None:
             self._put_back()
-        # Otherwise nsqd is gone. The reading thread sees that after what nsqd sent before: perhaps
-        # the error that says why.
+        # After a broken pipe the stream stays open: nsqd's last frames may say why it has gone.
         if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
             self._stream.shutdown()
         return False
 
     def _put_back(self) -> None:
-        """No byte of the batch has left: it was not sent, also where a layer has encoded it."""
+        """Put the batch back into ``slots``: no byte of it left, even if a layer encoded it."""
         for slot in reversed(self._batch):
             try:
                 self.pending.remove(slot)
             except ValueError:
-                continue  # answered, by a peer that cannot have read it
+                continue  # already answered, by an nsqd that cannot have read the publish
             self.slots.appendleft(slot)
         self._batch = ()
 
     def finish(self, wait: float) -> None:
-        """Write what waits before a close, for which another thread's write must end first."""
+        """Write what is queued before a close, after another thread's write has ended."""
         if self._lock.acquire(True, wait):
             self._lock.release()
         self.flush(wait)
-        # What comes now was not sent, also where a layer hides how much of it left.
+        # A publish from now on counts as not sent, even if a layer hides how much of it left.
         self.is_closed = True
 
     def _write(self, until: float) -> bool:
-        """One batch, holding ``_lock``. False when the kernel had not taken all of it by then."""
+        """Write one batch, holding ``_lock``. Return False if the kernel was not in time."""
         if self._unsent is not None and not self._push(until):
             return False
         if self._level is None and not self.commands:
             return self._write_publishes(until)
-        # FINs are cut first: a TOUCH that was appended before a FIN then stands before it.
+        # FINs are copied first, so that a TOUCH appended before a FIN is also written before it.
         ids = self.fins[:]
         del self.fins[: len(ids)]
         parts = self.commands[:]
@@ -366,7 +378,7 @@ class SendQueue:
                 self.requeued += sum(part.startswith(b"REQ ") for part in parts)
             wanted = level.wanted(self._in_flight())
             if wanted < self.rdy_sent:
-                # Before the answers that make room, or nsqd fills the room at once.
+                # A lower RDY goes before the answers, or nsqd fills the room that they make.
                 parts.insert(0, commands.rdy(wanted))
                 self.rdy_sent = wanted
             if ids:
@@ -388,8 +400,8 @@ class SendQueue:
             try:
                 slot = slots.popleft()
             except IndexError:
-                break  # taken back at the same moment
-            # Before the write, so that no answer can overtake its slot.
+                break  # its publisher took the slot back at this moment
+            # Appended before the write, so that no answer can overtake its slot.
             pending.append(slot)
             batch.append(slot)
         if not batch:
@@ -414,14 +426,14 @@ class SendQueue:
         if self._batch and self._stream.is_clear:
             self._unsent = self._unsent[: self._keep_begun(sent) - sent] or None
             if self._unsent is None:
-                # What is left waits in ``slots`` for room, as long as there is time.
+                # The rest waits in ``slots`` for room in the kernel's buffer.
                 return self._now() < until
         return self._push(until)
 
     def _keep_begun(self, sent: int) -> int:
-        """Put back the publishes of the batch of whose bytes none was ``sent``.
+        """Put back each publish of the batch of which no byte was among the ``sent`` bytes.
 
-        Returns the length of the others in bytes.
+        Return the length in bytes of the publishes that were begun.
         """
         batch = self._batch
         length = 0
@@ -435,7 +447,7 @@ class SendQueue:
         return length
 
     def _push(self, until: float) -> bool:
-        """Continue with ``_unsent``, holding ``_lock``. False when the time was not enough."""
+        """Write ``_unsent`` on, holding ``_lock``. Return False if the time was not enough."""
         while self._unsent is not None:
             now = self._now()
             if self._batch and now - self._asked_at > _ASK_SECONDS:
@@ -456,7 +468,7 @@ class SendQueue:
         return True
 
     def _has_room(self, until: float) -> bool:
-        """Whether the kernel takes bytes again, at ``until`` at the latest; holding ``_lock``."""
+        """Wait for room in the kernel's buffer, to ``until`` at most. Holding ``_lock``."""
         while not self._stream.wait_writable(
             max(0.0, min(until - self._now(), self._stall_timeout))
         ):
@@ -472,9 +484,9 @@ class SendQueue:
             raise ConnectionLost(f"nsqd took no byte for {self._stall_timeout:g} s")
 
     def _check_end(self, now: float) -> None:
-        """Before the bytes of publishes: BrokenPipeError when nsqd's EOF is here.
+        """Raise BrokenPipeError if nsqd's EOF has come. Called before bytes of publishes leave.
 
-        The kernel takes them after that, too, and then nobody knows whether nsqd has read them.
+        After the EOF the kernel still takes bytes, but nobody can know if nsqd read them.
         """
         self._asked_at = now
         if self._peer_has_ended():
@@ -483,35 +495,35 @@ class SendQueue:
     def submit(self, slot: PublishSlot, wait: float) -> bool:
         """Queue a publish and write it; its outcome arrives in the slot.
 
-        False when it was not sent and has no outcome, because the connection has ended.
+        Return False if it was not sent, because the connection has ended; it then has no outcome.
         """
         self.slots.append(slot)
         self.flush(wait)
         return not (self.has_ended and self.take_back(slot))
 
     def fail_unsent(self, slot: PublishSlot) -> None:
-        """On a closed connection: the end of a publish that came too late for ``close``."""
+        """Fail a publish that came to a closed connection too late for ``close`` to see it."""
         if self.take_back(slot):
             slot.fail(NotSent("the connection closed before the message was sent"))
 
     def wait_until_answered(self, deadline: float, passing_wait: float) -> None:
-        """Until no publish waits for an answer, or the time ``deadline``, or a close."""
+        """Wait until no publish waits for an answer, the time ``deadline``, or a close."""
         while not self.is_closed and self._now() < deadline:
             self.flush(passing_wait)
             latch = self._runtime.latch()
             self.drained.append(latch)
-            # Looked at after it: the last answer may just have come.
+            # Checked after the latch was added: the last answer may just have come.
             if not self.pending and not self.slots:
                 return
             latch.wait(max(0.0, deadline - self._now()))
 
     def tell_drained(self) -> None:
-        """Nothing is pending: wake the threads that wait for that. They look for themselves."""
+        """Wake the threads that wait until nothing is pending. Each of them looks again."""
         while self.drained:
             self.drained.pop().release()
 
     def take_back(self, slot: PublishSlot) -> bool:
-        """Remove a publish whose bytes were not begun; False when they were."""
+        """Remove a publish that was not begun. Return False if it was begun."""
         try:
             self.slots.remove(slot)
         except ValueError:
@@ -519,16 +531,16 @@ class SendQueue:
         return True
 
     def refuse_oldest(self, nsqd_address: str, error: ServerError) -> None:
-        """nsqd said this to the oldest publish that it had not answered, if there is one."""
+        """Fail the oldest unanswered publish, if there is one, with an error that nsqd sent."""
         if self.pending:
             slot = self.pending.popleft()
             slot.fail(Refused(f"{nsqd_address} refused the publish: {error}", error))
 
     def close(self, reason: Exception) -> None:
-        """Close the stream and fail what has no answer. By the reading thread, once.
+        """Close the stream and fail all unanswered publishes. Called once, by the reading thread.
 
-        The stream was shut down before, so a sender that blocks leaves and gives the lock back;
-        one that was killed does not. What callbacks of futures raise is raised as by ``end_each``.
+        The stream was shut down before, so a blocked sender returns and gives the lock back; only a
+        killed sender does not. Raises as ``end_each`` what callbacks of futures raise.
         """
         locked = not self._is_deserted and self._lock.acquire(True, ownership.GRACE_SECONDS)
         try:
@@ -540,11 +552,11 @@ class SendQueue:
         try:
             end_each(partial(slot.fail, error) for slot, error in self._lost_slots(reason))
         finally:
-            # After that: a thread that saw a publish waiting may begin to wait only now.
+            # Called last: a thread that saw a waiting publish may begin to wait only now.
             self.tell_drained()
 
     def _lost_slots(self, reason: Exception) -> Iterator[tuple[PublishSlot, PublishError]]:
-        """Take out each publish that has no answer, with what is known of it."""
+        """Remove each unanswered publish, and yield it with the error that tells its fate."""
         torn = self._torn_slot()
         while self.pending:
             slot = self.pending.popleft()
@@ -561,21 +573,21 @@ class SendQueue:
             try:
                 slot = self.slots.popleft()
             except IndexError:
-                break  # its publisher took it back at the same moment
+                break  # its publisher took the slot back at this moment
             text = f"the connection closed before the message was sent: {reason}"
             yield slot, NotSent(text, [reason])
 
     def _torn_slot(self) -> PublishSlot | None:
-        """The publish of whose bytes the kernel took some, and never the last one.
+        """Return the publish that the kernel took only in part, or None.
 
-        nsqd stores a message only when it has read all of it, so this one was not sent. After a
-        compressor or TLS the border is not known, and none is claimed.
+        nsqd stores a message only when it has read all of it, so a torn one was not sent. Behind a
+        compressor or TLS the border between publishes is unknown, and no torn one is claimed.
         """
         if self._unsent is None or not self._batch or not self._stream.is_clear:
             return None
         return self._batch[-1]
 
     def abandon(self) -> None:
-        """In a forked child: the lists belong to the parent's publishers; only close."""
+        """Close the stream in a forked child. The lists belong to the parent's publishers."""
         self.is_closed = True
         self._stream.abandon()

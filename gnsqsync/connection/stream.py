@@ -1,4 +1,4 @@
-"""One socket and the layers on it: TLS, then Snappy or DEFLATE. Knows no frame and no command."""
+"""Socket and the layers on it: TLS, then Snappy or DEFLATE. Knows no frame and no command."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from gnsqsync.wire.tls import TlsLayer
 
 __all__ = ["RECV_SIZE", "Stream"]
 
-# A larger receive is slower: the buffer is mapped anew at each call.
+# Bytes of one receive. A larger buffer is slower, because it is mapped anew at each call.
 RECV_SIZE = 65536
 
 
 class Stream:
-    """Bytes in, bytes out, through whatever layers the handshake switched on.
+    """Bytes in and bytes out, through the layers that the handshake switched on.
 
-    One thread receives, another may send at the same time; two senders are kept apart by the
-    SendQueue. A layer is pushed during the handshake only, when one thread has the stream alone.
+    One thread receives while another may send. The lock of the SendQueue keeps two senders apart. A
+    layer is pushed during the handshake only, when one thread has the stream alone.
     """
 
     def __init__(self, sock: Socket, runtime: Runtime) -> None:
@@ -29,19 +29,19 @@ class Stream:
         self._runtime = runtime
         self._layers: list[Layer] = []
         self._tls: TlsLayer | None = None
-        # Whether the bytes on the socket are the bytes of the protocol, without any layer.
+        # True while no layer is on: the bytes on the socket are those of the protocol.
         self.is_clear: bool = True
-        # What the socket was told last, in seconds.
+        # Read timeout that the socket was last given, in seconds.
         self.read_timeout: float = math.inf
-        # Append what arrives, as it is on the socket, to a deque: see Socket.receive.
+        # Appends the bytes that arrive, undecoded, to a deque: see Socket.receive.
         self.receive: Callable[[deque[bytes], int], None] = sock.receive
-        # What the kernel takes now of already encoded bytes; 0 when its buffer is full.
+        # Passes encoded bytes to the kernel. Returns how many it took; 0 when its buffer is full.
         self.send_some: Callable[[bytes | memoryview], int] = sock.send
-        # Whether nsqd's EOF is here, read or not, or a layer has decoded one.
+        # Returns True if nsqd's EOF is here, read or not, or a layer has decoded one.
         self.peer_has_ended: Callable[[], bool] = sock.peer_has_ended
 
     def push(self, layer: Layer) -> None:
-        """Put a layer on top of those that are there."""
+        """Put a layer on top of the others."""
         self._layers.append(layer)
         self.is_clear = False
         self.peer_has_ended = self._peer_or_layer_has_ended
@@ -53,13 +53,13 @@ class Stream:
         self.read_timeout = math.inf if seconds is None else seconds
 
     def recv_once(self) -> bytes | None:
-        """The next decoded bytes, b"" at the end; None when what arrived decodes to nothing.
+        """Return the next decoded bytes, b"" at the end, None if the bytes decoded to nothing.
 
-        A flush may. Raises TimeoutError, OSError or ProtocolError.
+        A compressor's flush may decode to nothing. Raises TimeoutError, OSError or ProtocolError.
         """
         if self._layers and self._layers[-1].pending:
             return self._layers[-1].decode(b"") or None
-        # The end is said by the socket or by a layer.
+        # Either the socket or a layer tells the end.
         if any(layer.eof for layer in self._layers):
             return b""
         data = self._sock.recv(RECV_SIZE)
@@ -71,7 +71,7 @@ class Stream:
         return b"" if any(layer.eof for layer in self._layers) else None
 
     def decode_received(self, data: bytes) -> Iterator[bytes]:
-        """What a chunk of ``receive`` decodes to, in portions; at the end b"" is the last one."""
+        """Decode a chunk of ``receive`` and yield its portions; b"" at the end of the stream."""
         if data:
             decoded = self.decode(data)
             if decoded:
@@ -83,7 +83,7 @@ class Stream:
             yield b""
 
     def recv_raw(self) -> bytes:
-        """The next bytes as they are on the socket, for a layer's own handshake."""
+        """Return the next undecoded bytes, for a layer's own handshake."""
         return self._sock.recv(RECV_SIZE)
 
     def decode(self, data: bytes) -> bytes:
@@ -92,7 +92,7 @@ class Stream:
         return data
 
     def decode_top(self, data: bytes) -> bytes:
-        """Bytes that the lower layers decoded before the top one was there."""
+        """Decode bytes that the lower layers decoded before the top layer was pushed."""
         return self._layers[-1].decode(data)
 
     def encode(self, data: bytes) -> bytes:
@@ -107,7 +107,7 @@ class Stream:
         return self._sock.wait_writable(timeout)
 
     def send_raw(self, data: bytes, deadline: float) -> None:
-        """All of already encoded bytes before ``deadline``; ConnectionLost when it passes."""
+        """Send all of the encoded bytes before ``deadline``, else raise ConnectionLost."""
         view = memoryview(data)
         while view:
             sent = self._sock.send(view)
@@ -116,19 +116,19 @@ class Stream:
                 raise ConnectionLost(f"{self._sock.peer} did not take our bytes in time")
 
     def end_sending(self) -> None:
-        """Say, after all that was sent, that nothing more comes. Never raises.
+        """Send EOF after all sent bytes. Never raises.
 
-        nsqd then works off what it has and closes, which our receive sees.
+        nsqd then handles what it has and closes, which our receive sees.
         """
         self._say_goodbye()
         self._sock.end_sending()
 
     def shutdown(self) -> None:
-        """Both directions; wakes a receive that blocks elsewhere. Never raises."""
+        """Shut down both directions, which wakes a blocked receive. Never raises."""
         self._sock.shutdown()
 
     def close(self) -> None:
-        """Close the descriptor; with TLS a close_notify is tried first. Never raises."""
+        """Close the descriptor. With TLS, try to send a close_notify first. Never raises."""
         self._say_goodbye()
         self._sock.shutdown()
         self._sock.close()

@@ -1,4 +1,4 @@
-"""Which nsqds and topics nsqlookupds list, for readers and writers alike.
+"""Discovery: the nsqds and topics that nsqlookupds list, for readers and writers alike.
 
 Knows one poll thread for each nsqlookupd and question. Must not dial or close anything.
 """

@@ -1,4 +1,4 @@
-"""Which nsqlookupds are asked, and how; checked where the user says it."""
+"""The nsqlookupds to ask and how to ask them, checked where the user gives the options."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["Lookups"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookups:
-    """Which nsqlookupds are asked, and how. ConfigError for what does not fit together."""
+    """The nsqlookupds to ask and how to ask them. ConfigError if options do not fit together."""
 
-    # They may have a user and a password.
+    # URLs, which may contain a user and a password.
     urls: tuple[str, ...] = field(repr=False)
     poll_interval: float
     poll_jitter: float
@@ -50,7 +50,7 @@ class Lookups:
         return tuple(self._checked(url).url for url in self.urls)
 
     def key_of(self, url: str) -> Hashable:
-        """Return what must be equal for two to share a client: the URL, and how it is asked.
+        """Return the key that two Lookups must share to share a client: the URL, and the options.
 
         Two functions ``new_session`` are equal if they are the same object.
         """
@@ -66,11 +66,11 @@ class Lookups:
         )
 
     def client(self, url: str, runtime: Runtime) -> LookupdHTTP:
-        """A client of one nsqlookupd. ConfigError if the options do not fit.
+        """Return a client of one nsqlookupd. ConfigError if the options do not fit.
 
-        An https URL is verified with the TLS files of the connections, where there are any.
-        ``new_session`` makes the session that the client uses, and closes at its end; proxies and
-        TLS are then that session's.
+        An https URL is verified with the TLS files of the connections, if there are any.
+        ``new_session`` makes the session of the client, which closes it at its end; the session
+        then decides about proxies and TLS.
         """
         if self.new_session is None:
             return self._checked(url, runtime)
@@ -79,8 +79,8 @@ class Lookups:
         return SessionLookupd(url, self.new_session, **self._http_options(runtime))
 
     def _checked(self, url: str, runtime: Runtime | None = None) -> LookupdHTTP:
-        # Here, so that a Writer without nsqlookupds loads no requests: gevent wants to patch ssl
-        # first. Without the user's session, which a client that only checks would never close.
+        # Imported here, so that a Writer without nsqlookupds loads no requests: gevent wants to
+        # patch ssl first. Without the user's session, which a mere check would never close.
         from gnsqsync.http.clients import LookupdHTTP
 
         return LookupdHTTP(url, **self._http_options(runtime))

@@ -13,8 +13,9 @@ from gnsqsync.runtime import Latch, Runtime, Task
 
 __all__ = ["Discovery"]
 
-# Seconds between two questions while somebody waits for the answer.
+# Seconds between two questions while a caller waits for the answer.
 _HURRY_SECONDS = 1.0
+# Seconds that ``join`` waits by default.
 _JOIN_SECONDS = 2.0
 
 
@@ -25,7 +26,7 @@ class _Place(Generic[Found]):
 
     @property
     def must_be_awaited(self) -> bool:
-        """True while the asker has left, and the thread ends or calls it just now."""
+        """True while the asker has left, and the thread is ending or is calling it."""
         task = self.poll.task
         alive = task is not None and task.alive
         return alive and (self.poll.over or self.asker.busy is not None)
@@ -34,12 +35,12 @@ class _Place(Generic[Found]):
 class Discovery(Generic[Found]):
     """Asks every nsqlookupd one question again and again, each on a thread of its own.
 
-    All are asked in each round and their answers merged by the receiver, so a dead or lying one
-    delays nothing. All of this process that ask an nsqlookupd the same in the same way share the
-    thread (SharedPoll). ``found(source, answer)`` is called with each answer, ``changed(url,
-    error)`` when an nsqlookupd begins to fail or, with None, works again; both by the poll thread.
-    A client is made for each URL of ``lookups`` by the constructor, so that wrong options show
-    before anything has begun. ``_lock`` guards the tables of places.
+    All are asked in each round, and the receiver merges their answers, so that a dead or lying one
+    delays nothing. Askers of this process with the same question and options share a thread
+    (SharedPoll). The poll thread calls ``found(source, answer)`` with each answer, and
+    ``changed(url, error)`` when an nsqlookupd begins to fail or, with None, works again. The
+    constructor makes a client for each URL of ``lookups``, so that wrong options show before
+    anything has begun. ``_lock`` guards the tables of places.
     """
 
     def __init__(
@@ -56,26 +57,28 @@ class Discovery(Generic[Found]):
         self._changed = changed
         self._runtime = runtime
         self._lock = runtime.lock()
+        # True once no URL is added and no answer is passed on.
         self._stopped = False
+        # Places by URL, and places that were left and may still be busy.
         self._places: dict[str, _Place[Found]] = {}
         self._left: list[_Place[Found]] = []
-        # Not used so far.
+        # Clients that the constructor made and that no poll uses so far.
         self._clients = {url: lookups.client(url, runtime) for url in lookups.urls}
         runtime.on_fork(self._after_fork)
 
     def start(self) -> None:
-        """Begin. Raises as ``add()``."""
+        """Begin to ask all URLs. Raises as ``add()``."""
         for url in self._lookups.urls:
             self.add(url)
 
     def add(self, url: str) -> None:
-        """Ask this one, too, from now on. Nothing happens when it is asked already.
+        """Ask this nsqlookupd, too, from now on. Nothing changes if it is asked already.
 
         Raises ConfigError if the options do not fit, and RuntimeError without a thread.
         """
         if self._stopped or url in self._places:
             return
-        # The poll keeps the function, and may outlive this Discovery.
+        # The lambda below must not refer to this Discovery, which the poll may outlive.
         clients, lookups, runtime = self._clients, self._lookups, self._runtime
         asker = Asker(
             lookups.poll_interval,
@@ -102,11 +105,11 @@ class Discovery(Generic[Found]):
             if unwanted:
                 self._remember(new)
         if unwanted:
-            # This discovery was stopped, or another thread was quicker.
+            # Left at once: the discovery was stopped, or another thread added the URL first.
             poll.leave(asker)
 
     def _remember(self, place: _Place[Found]) -> None:
-        """Keep what was left for ``join()``; holding ``_lock``."""
+        """Keep a place that was left for ``join()``; holding ``_lock``."""
         self._left = [one for one in self._left if one.must_be_awaited]
         self._left.append(place)
 
@@ -116,7 +119,7 @@ class Discovery(Generic[Found]):
 
     def _note_change(self, url: str, error: Exception | None) -> None:
         if error is not None and self._is_alone():
-            # The others failed before, and are asked seldom as long as one answers.
+            # The others failed before, and are asked seldom while one answers.
             self.hurry()
         self._changed(url, error)
 
@@ -127,10 +130,10 @@ class Discovery(Generic[Found]):
         return all(place.asker.fails for place in list(self._places.values()))
 
     def remove(self, url: str) -> None:
-        """Ask this one no more, and forget what it listed.
+        """Stop asking this nsqlookupd, and forget what it listed.
 
-        A question under way is cut if nobody else asks it; ``join()`` waits for that, not this
-        call.
+        A question under way is cut if no other asker shares it. This call does not wait for that;
+        ``join()`` does.
         """
         with self._lock:
             place = self._places.pop(url, None)
@@ -142,11 +145,11 @@ class Discovery(Generic[Found]):
 
     @property
     def has_any(self) -> bool:
-        """True while any is asked, so that more may be found."""
+        """True while any nsqlookupd is asked, so that more may be found."""
         return bool(self._places)
 
     def stop(self) -> None:
-        """Leave all polls. A poll thread ends when nobody asks any more."""
+        """Leave all polls. A poll thread ends with its last asker."""
         with self._lock:
             self._stopped = True
             places = list(self._places.values())
@@ -154,7 +157,7 @@ class Discovery(Generic[Found]):
             place.poll.leave(place.asker)
 
     def let_go(self) -> None:
-        """Stop, for the garbage collector: takes no lock. No URL is added any more."""
+        """Stop, for the garbage collector: takes no lock. No URL is added after it."""
         self._stopped = True
         for place in list(self._places.values()):
             place.poll.let_go(place.asker)
@@ -163,12 +166,12 @@ class Discovery(Generic[Found]):
         self._stopped = True
 
     def hurry(self, pause: float = _HURRY_SECONDS) -> None:
-        """Ask those now that were asked last ``pause`` seconds ago or earlier."""
+        """Ask now each nsqlookupd whose last question is ``pause`` seconds old or older."""
         for place in list(self._places.values()):
             place.poll.hurry(pause)
 
     def wait(self, news: Latch, until: float) -> None:
-        """Wait for ``news`` until ``until``; nsqlookupds are asked more often meanwhile."""
+        """Wait for ``news`` until ``until``. nsqlookupds are asked more often meanwhile."""
         while (left := until - self._runtime.now()) > 0:
             if not self.has_any:
                 news.wait(left)
@@ -179,13 +182,13 @@ class Discovery(Generic[Found]):
 
     @property
     def failures(self) -> list[Exception]:
-        """The errors of the nsqlookupds that cannot be asked now; each names its URL."""
+        """Errors of the nsqlookupds that cannot be asked now. Each names its URL."""
         places = list(self._places.values())
         return [error for place in places if (error := place.poll.error) is not None]
 
     def not_asked(self, seconds: float) -> list[tuple[str, float]]:
-        """The URLs whose thread is away for ``seconds`` longer than between two questions, and
-        for how long. Takes no lock."""
+        """Return URLs whose thread is ``seconds`` later than between two questions, and the seconds
+        since it came round. Takes no lock."""
         now = self._runtime.now()
         usual = self._lookups.poll_interval * (1 + self._lookups.poll_jitter / 2)
         return [
@@ -196,13 +199,13 @@ class Discovery(Generic[Found]):
 
     @property
     def tasks(self) -> list[Task]:
-        """The poll threads of this and of the past that may be alive."""
+        """The present and past poll threads that may be alive."""
         left = [place for place in self._left if place.poll.over]
         places = [*self._places.values(), *left]
         return [task for place in places if (task := place.poll.task) is not None]
 
     def join(self, timeout: float = _JOIN_SECONDS) -> None:
-        """Wait for what was left: a thread that ends, or the call that one makes just now."""
+        """Wait for places that were left: for a thread that ends, or the call that it makes."""
         deadline = self._runtime.now() + timeout
         with self._lock:
             places = [*self._places.values(), *self._left]

@@ -1,4 +1,4 @@
-"""Questions that nsqlookupds are asked. Equal questions get equal answers, so they are shared."""
+"""Questions to nsqlookupds. Equal questions get equal answers, so their askers share them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Question(Generic[Found]):
 
 
 def nsqds_of(topic: str) -> Question[Address]:
-    """The nsqds that have ``topic``."""
+    """Return the question for the nsqds that have ``topic``."""
 
     def ask(client: LookupdHTTP) -> set[Address]:
         return _bounded(producer.tcp_address for producer in client.lookup(topic).producers)
@@ -41,7 +41,7 @@ def nsqds_of(topic: str) -> Question[Address]:
 
 
 def _all_nsqds(client: LookupdHTTP) -> set[Address]:
-    # An nsqd of which every topic is tombstoned counts as not listed.
+    # An nsqd whose topics are all tombstoned counts as not listed.
     nodes = client.nodes()
     return _bounded(n.tcp_address for n in nodes if not n.tombstones or not all(n.tombstones))
 
@@ -60,7 +60,7 @@ ALL_NSQDS: Question[Address] = Question("nsqds", "all", _all_nsqds)
 
 
 def topics_like(pattern: re.Pattern[str]) -> Question[str]:
-    """The topics in whose names the pattern is found."""
+    """Return the question for the topics in whose names the pattern is found."""
     return Question(
         "topics", pattern, lambda client: {t for t in client.topics() if pattern.search(t)}
     )

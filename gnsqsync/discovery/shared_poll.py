@@ -1,4 +1,4 @@
-"""The poll thread of one nsqlookupd and one question, shared by all who ask the same.
+"""Poll thread of one nsqlookupd and one question, shared by all who ask the same.
 
 Knows when to ask and whom to tell. Must not know what an answer means.
 """
@@ -26,18 +26,18 @@ __all__ = ["Asker", "SharedPoll", "share"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.lookupd")
 
-# Seconds in which an answer also serves an asker who comes after it. A hundred Readers that start
-# one after the other ask once.
+# Seconds for which an answer also serves a later asker. A hundred Readers that start one after the
+# other ask once.
 _FRESH_SECONDS = 1.0
 
-# The polls of this process that have askers. Single operations on a dict are atomic. A key begins
-# with the process, so that the child of a fork shares none of its parent.
+# Polls of this process that have askers. No lock: single operations on a dict are atomic. A key
+# begins with the process id, so that a forked child shares none of its parent's.
 _polls: dict[Hashable, SharedPoll[Any]] = {}
 
 
 @dataclass(slots=True, eq=False)
 class Asker(Generic[Found]):
-    """A Reader, Writer or TopicGroup at one nsqlookupd; as ``source`` it marks the answers.
+    """A Reader, Writer or TopicGroup at one nsqlookupd. As ``source`` it marks the answers.
 
     ``searching``: True while no nsqlookupd of the asker lists anything. ``alone``: True while none
     of them answers. The poll thread writes ``is_told``, ``lists``, ``fails`` and ``busy``.
@@ -49,15 +49,15 @@ class Asker(Generic[Found]):
     changed: Callable[[str, Exception | None], None]
     searching: Callable[[], bool]
     alone: Callable[[], bool]
-    # True from the moment when nothing is to be told any more.
+    # True once the asker must not be told anything more.
     gone: bool = False
-    # True once there was an answer or a failure.
+    # True once an answer or a failure was told.
     is_told: bool = False
     # True while the last answer listed something.
     lists: bool = False
-    # True while the nsqlookupd fails and ``changed`` was called for that.
+    # True while the nsqlookupd fails and ``changed`` was called because of that.
     fails: bool = False
-    # Released at the end of the call that is under way.
+    # Latch that is released at the end of the call under way; None without a call.
     busy: Latch | None = None
 
     def call(self, latch: Latch, method: Callable[..., None], *args: object) -> None:
@@ -71,11 +71,11 @@ class Asker(Generic[Found]):
 
 
 class SharedPoll(Generic[Found]):
-    """The repeated question to one nsqlookupd, on a thread of its own.
+    """Repeated question to one nsqlookupd, on a thread of its own.
 
-    ``_lock`` guards ``askers``, a tuple that is replaced as a whole, ``over``, ``task`` and the
+    ``_lock`` guards ``askers`` (a tuple that is replaced as a whole), ``over``, ``task`` and the
     place in ``_polls``. The poll thread alone changes ``failures``, ``error``, ``unknown``,
-    ``asked_at``, which is infinity while it asks, and ``came_round_at``, when it last began to ask.
+    ``asked_at`` (infinity while it asks), and ``came_round_at`` (when it last began to ask).
 
     The interval is the shortest of the askers', with its jitter.
     """
@@ -94,16 +94,18 @@ class SharedPoll(Generic[Found]):
         self.url: str = self.client.url
         self._runtime = runtime
         self._lock = runtime.lock()
+        # Set when the thread must look again.
         self._due = runtime.event()
         self._pauses = PollPauses()
         self.askers: tuple[Asker[Found], ...] = ()
         self.task: Task | None = None
-        # True once the last asker has left; then nobody joins any more.
+        # True once the last asker has left. No asker can join then.
         self.over: bool = False
-        # True when somebody wants an answer that is newer than the last one.
+        # True when an asker wants an answer newer than the last one.
         self._hurried = False
-        # True when the client was cut, so that it asks nothing any more.
+        # True once the client was cut, so that it asks nothing more.
         self._is_cut = False
+        # Time of the next question, and the last answer; None after a failure.
         self._next_at = -math.inf
         self._answer: set[Found] | None = None
         self.asked_at: float = math.inf
@@ -113,10 +115,10 @@ class SharedPoll(Generic[Found]):
         self.unknown: bool = False
         runtime.on_fork(self._after_fork)
 
-    # -- who asks ----------------------------------------------------------------------------
+    # -- askers ------------------------------------------------------------------------------
 
     def take(self, asker: Asker[Found]) -> bool:
-        """Tell this one, too, and start the thread if there is none. False if it is over.
+        """Add an asker, and start the thread if there is none. Return False if the poll is over.
 
         Raises RuntimeError if no thread can be started.
         """
@@ -128,7 +130,7 @@ class SharedPoll(Generic[Found]):
                 if self.task is None:
                     self.task = self._spawn()
             except BaseException:
-                # No thread could be started, or this one was killed: nobody would serve the asker.
+                # The asker has no thread: none could be started, or a kill struck here.
                 self._drop(asker)
                 if not self.askers:
                     self.client.close()
@@ -137,7 +139,7 @@ class SharedPoll(Generic[Found]):
         return True
 
     def leave(self, asker: Asker[Found]) -> None:
-        """Tell this one no more. The thread ends with the last one; its question is cut."""
+        """Remove an asker. The thread ends with the last one, and its question is cut."""
         asker.gone = True
         with self._lock:
             self._drop(asker)
@@ -154,7 +156,7 @@ class SharedPoll(Generic[Found]):
             self._due.set()
 
     def _drop(self, *leaving: Asker[Found]) -> None:
-        """Forget these; holding ``_lock``."""
+        """Forget askers; holding ``_lock``."""
         self.askers = tuple(one for one in self.askers if one not in leaving)
         if not self.askers and not self.over:
             self.over = True
@@ -172,7 +174,7 @@ class SharedPoll(Generic[Found]):
         _polls.pop(self._key, None)
 
     def hurry(self, pause: float) -> None:
-        """Ask now, unless the last question is younger than ``pause`` seconds, or under way."""
+        """Ask now, unless the last question is younger than ``pause`` seconds or under way."""
         if self._runtime.now() - self.asked_at >= pause:
             self._hurried = True
             self._due.set()
@@ -188,14 +190,14 @@ class SharedPoll(Generic[Found]):
             while self._goes_on():
                 self._step()
         except BaseException:
-            # Such as a gevent.Timeout out of an observer's hook. Another thread goes on.
+            # A gevent.Timeout out of an observer's hook, say. Another thread goes on.
             if not self._is_replaced():
                 self._end()
             raise
         self._end()
 
     def _is_replaced(self) -> bool:
-        """Start another thread, unless it is over. In the child of a fork takes no lock."""
+        """Start another thread, unless it is over. Takes no lock in a forked child."""
         if self.over:
             return False
         with self._lock:
@@ -215,7 +217,7 @@ class SharedPoll(Generic[Found]):
         troubles().leaves(self, self.url)
 
     def _step(self) -> None:
-        """Ask, or tell newcomers what is known, or wait."""
+        """Ask, tell newcomers the known answer, or wait."""
         now = self._runtime.now()
         new = [one for one in self.askers if not one.is_told]
         if new:
@@ -256,16 +258,16 @@ class SharedPoll(Generic[Found]):
     def _ask(self) -> None:
         try:
             if self._is_cut and not self.over:
-                # An asker may be forgotten while another one comes.
+                # The last asker was forgotten while a new one came.
                 self.client.close()
                 self.client, self._is_cut = self._new_client(), False
             answer = self._lookup()
         except NSQError as error:
-            # At the end the question was cut, which is no failure to report.
+            # A question that was cut at the end is no failure to report.
             if not self._is_cut:
                 self._failed(error)
         except BaseException as error:
-            # A session of the user's may raise anything, and without this thread discovery ends.
+            # A user's session may raise anything, and discovery would end with this thread.
             if ends_worker(error):
                 raise
             if not isinstance(error, Exception):
@@ -301,7 +303,7 @@ class SharedPoll(Generic[Found]):
             one.is_told, one.lists = True, bool(answer)
             one.call(self._latch(), one.found, one, set(answer))
             if one.gone:
-                # The answer may have crossed with the end.
+                # The answer may have crossed with the asker's end.
                 one.found(one, set())
 
         self._each(askers, tell)
@@ -313,7 +315,7 @@ class SharedPoll(Generic[Found]):
     def _each(
         askers: list[Asker[Found]] | tuple[Asker[Found], ...], tell: Callable[[Asker[Found]], None]
     ) -> None:
-        """Tell each of them, whatever a hook of another one raises; then raise the first error."""
+        """Tell all askers, whatever a hook of one raises; then raise the first error."""
         first: BaseException | None = None
         for one in askers:
             try:
@@ -324,7 +326,7 @@ class SharedPoll(Generic[Found]):
             raise first
 
     def _failed(self, error: Exception) -> None:
-        # A single line tells the failure; a broken server may send a new text each time.
+        # Logged as one trouble: a broken server may send a new text each time.
         self.failures += 1
         self.error = error
         self._answer = None
@@ -366,7 +368,7 @@ class SharedPoll(Generic[Found]):
         try:
             answer = self._question.ask(self.client)
         except HTTPError as error:
-            # Another 404 comes from something that is not nsqlookupd.
+            # Any other 404 comes from something that is not nsqlookupd.
             if error.code != "TOPIC_NOT_FOUND":
                 raise
             # The normal state before the first publish.
@@ -389,7 +391,7 @@ def share(
     runtime: Runtime,
     asker: Asker[Found],
 ) -> SharedPoll[Found]:
-    """Return the poll of this process that asks ``question`` there, with ``asker`` in it.
+    """Return this process's poll for ``question`` there, with ``asker`` in it.
 
     ``key`` says which nsqlookupd is asked, and how. Runtimes of one kin share. Raises as
     ``new_client``, and RuntimeError if no thread can be started.

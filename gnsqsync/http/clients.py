@@ -1,7 +1,7 @@
-"""The HTTP APIs of nsqd and nsqlookupd: one method per endpoint (docs/protocol/nsqd-http and
+"""HTTP APIs of nsqd and nsqlookupd: one method per endpoint (docs/protocol/nsqd-http and
 docs/protocol/nsqlookupd#lookupd-http).
 
-Knows parameters and answers. Sessions and time-outs are in transport.py, envelopes in envelopes.py,
+Knows parameters and answers. Sessions and timeouts are in transport.py, envelopes in envelopes.py,
 the shapes of JSON in nsqd_types.py and lookupd_types.py.
 """
 
@@ -65,7 +65,7 @@ __all__ = [
 log: logging.Logger = logging.getLogger("gnsqsync.http")
 
 _OPTION = re.compile(r"[a-z0-9_]+")
-# So that a server that sends new nonsense each time does not fill the memory.
+# Upper bound of remembered texts, because a server may send new nonsense each time.
 _MAX_SKIPPED = 1000
 _PROFILES = ("", "block", "cmdline", "goroutine", "heap", "threadcreate")
 
@@ -82,23 +82,23 @@ class NsqdHTTP(HTTPClient):
     """nsqd's HTTP API. Every method may be called from any thread.
 
     Args:
-        address: ``host``, ``host:port`` (4151 without one), an http(s) URL, whose path, query and
-            user info are kept, or ``unix:///path``.
-        timeout: Seconds, 0.001 or more, that nsqd may be silent; dial, redirects and the whole
+        address: ``host``, ``host:port`` (4151 without a port), an http(s) URL, whose path, query
+            and user info are kept, or ``unix:///path``.
+        timeout: Seconds, 0.001 or more, that nsqd may be silent. Dial, redirects and the whole
             answer together may take ten times that.
-        max_msg_size: Bytes; as nsqd's flag.
-        max_body_size: Bytes; as nsqd's flag.
+        max_msg_size: Bytes of a message; equal to nsqd's flag.
+        max_body_size: Bytes of an MPUB; equal to nsqd's flag.
         connect_timeout: Seconds, 0.001 or more.
         authorization: A bearer token.
         session: Your own ``requests.Session``; it is not closed.
-        trust_env: Whether proxy variables and .netrc count.
-        tls_ca_file: PEM path, for https; None: the bundle of ``SSL_CERT_FILE``,
+        trust_env: If True, proxy variables and .netrc count.
+        tls_ca_file: PEM path, for https. None means the bundle of ``SSL_CERT_FILE``,
             ``REQUESTS_CA_BUNDLE`` or ``CURL_CA_BUNDLE``, or else that of certifi.
         tls_cert_file: PEM path, for https.
         tls_key_file: PEM path, for https.
-        tls_verify: Whether to check the certificate.
-        runtime: None: the request runs on the calling thread. ``'gevent'``: where sockets are not
-            patched, in gevent's pool of native threads.
+        tls_verify: If True, check the certificate.
+        runtime: None: the request runs on the calling thread. ``'gevent'``: if sockets are not
+            patched, it runs in gevent's pool of native threads.
 
     Raises:
         ConfigError: A value is not allowed. Methods raise it for a name or size that nsqd would
@@ -129,11 +129,11 @@ class NsqdHTTP(HTTPClient):
         self._max_body_size = check_int("max_body_size", max_body_size, 1, unit=" bytes")
 
     def ping(self) -> str:
-        """``OK``, or HTTPError 500 with ``NOK - <last disk error>`` when nsqd is not healthy."""
+        """Return ``OK``. HTTPError 500 ``NOK - <last disk error>`` if nsqd is not healthy."""
         return self._get_text("/ping")
 
     def info(self) -> NsqdInfo:
-        """Version, addresses and limits."""
+        """Return version, addresses and limits."""
         return NsqdInfo.parse(self._get_json("/info"))
 
     def stats(
@@ -144,16 +144,16 @@ class NsqdHTTP(HTTPClient):
         include_clients: bool = True,
         include_mem: bool = True,
     ) -> Stats:
-        """Counters of all topics, or of one topic or channel; an unknown one gives no topics.
+        """Return counters of all topics, or of one topic or channel; no topics for an unknown one.
 
         Args:
-            topic: Only this one; None: all.
-            channel: Only this one, of each topic that has it; None: all.
-            include_clients: Whether to list clients and producers.
-            include_mem: Whether to show nsqd's memory.
+            topic: Only this topic; None means all.
+            channel: Only this channel, of each topic that has it; None means all.
+            include_clients: If True, list clients and producers.
+            include_mem: If True, show nsqd's memory.
 
         Returns:
-            The numbers of this moment.
+            The counters of this moment.
         """
         params = self._stats_params(topic, channel, include_clients, include_mem)
         left_out: list[str] = []
@@ -162,7 +162,7 @@ class NsqdHTTP(HTTPClient):
         return found
 
     def _tell(self, left_out: list[str]) -> None:
-        """Log the first of the entries that could not be read, at growing intervals."""
+        """Log the first entry that could not be read, at growing intervals."""
         place = (self.url, "entries")
         if not left_out:
             troubles().ended(place)
@@ -180,13 +180,13 @@ class NsqdHTTP(HTTPClient):
         include_clients: bool = True,
         include_mem: bool = True,
     ) -> str:
-        """The same as nsqd's page of text.
+        """Return the same as nsqd's page of text.
 
         Args:
-            topic: As of ``stats()``.
-            channel: As of ``stats()``.
-            include_clients: As of ``stats()``.
-            include_mem: As of ``stats()``.
+            topic: As in ``stats()``.
+            channel: As in ``stats()``.
+            include_clients: As in ``stats()``.
+            include_mem: As in ``stats()``.
         """
         params = self._stats_params(topic, channel, include_clients, include_mem)
         return self._get_text("/stats", params)
@@ -211,28 +211,29 @@ class NsqdHTTP(HTTPClient):
         After a ConnectionLost nsqd may or may not have it.
 
         Args:
-            topic: The topic; nsqd creates it.
+            topic: Name of the topic, which nsqd creates if need be.
             body: bytes, or a str, which is sent as UTF-8; not empty.
             defer: Seconds that nsqd holds it back, in whole milliseconds; None: not at all.
         """
         params = _topic_params(topic)
         data = check_body(body, self._max_msg_size)
         if defer is not None:
-            # nsqd's ceiling is --max-req-timeout, an hour unless changed; it answers INVALID_DEFER.
+            # nsqd's limit is --max-req-timeout, an hour by default; above it nsqd answers
+            # INVALID_DEFER.
             params["defer"] = str(round(check_duration("defer", defer, finite=True) * 1000))
         self._post("/pub", params, data)
 
     def mpub(self, topic: str, bodies: Iterable[bytes | str]) -> None:
         """Publish several messages in one request, all or none of them, always as binary.
 
-        In nsqd's text form a body with a newline would be split and an empty line vanish.
+        nsqd's text form would split a body with a newline, and drop an empty line.
 
         Args:
-            topic: The topic; nsqd creates it.
-            bodies: The messages, as of ``pub()``; one or more.
+            topic: Name of the topic, which nsqd creates if need be.
+            bodies: The messages, as in ``pub()``; one or more.
 
         Raises:
-            ConfigError: They are larger than ``max_body_size`` together.
+            ConfigError: Together they are larger than ``max_body_size``.
         """
         params = {**_topic_params(topic), "binary": "true"}
         if isinstance(bodies, (str, bytes, bytearray, memoryview)):
@@ -252,15 +253,15 @@ class NsqdHTTP(HTTPClient):
         self._post("/mpub", params, payload)
 
     def create_topic(self, topic: str) -> None:
-        """Create a topic; one that exists is left as it is."""
+        """Create a topic. An existing topic is left as it is."""
         self._post("/topic/create", _topic_params(topic))
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic with its channels and messages; HTTPError 404 if there is none."""
+        """Delete a topic with its channels and messages. HTTPError 404 if there is none."""
         self._post("/topic/delete", _topic_params(topic))
 
     def empty_topic(self, topic: str) -> None:
-        """Throw away what waits in the topic itself; channels keep their messages."""
+        """Throw away the messages that wait in the topic itself. Channels keep their messages."""
         self._post("/topic/empty", _topic_params(topic))
 
     def pause_topic(self, topic: str) -> None:
@@ -272,19 +273,19 @@ class NsqdHTTP(HTTPClient):
         self._post("/topic/unpause", _topic_params(topic))
 
     def create_channel(self, topic: str, channel: str) -> None:
-        """Create a channel; HTTPError 404 TOPIC_NOT_FOUND if the topic does not exist."""
+        """Create a channel. HTTPError 404 TOPIC_NOT_FOUND if the topic does not exist."""
         self._post("/channel/create", _channel_params(topic, channel))
 
     def delete_channel(self, topic: str, channel: str) -> None:
-        """Delete a channel with its messages; its consumers are disconnected."""
+        """Delete a channel with its messages. Its consumers are disconnected."""
         self._post("/channel/delete", _channel_params(topic, channel))
 
     def empty_channel(self, topic: str, channel: str) -> None:
-        """Throw away the messages of a channel, those in flight included."""
+        """Throw away the messages of a channel, with those in flight."""
         self._post("/channel/empty", _channel_params(topic, channel))
 
     def pause_channel(self, topic: str, channel: str) -> None:
-        """Stop deliveries from a channel; it goes on collecting messages."""
+        """Stop deliveries from a channel, which still collects messages."""
         self._post("/channel/pause", _channel_params(topic, channel))
 
     def unpause_channel(self, topic: str, channel: str) -> None:
@@ -292,28 +293,28 @@ class NsqdHTTP(HTTPClient):
         self._post("/channel/unpause", _channel_params(topic, channel))
 
     def get_config(self, option: str) -> Any:
-        """The value of an nsqd option.
+        """Return the value of an nsqd option.
 
         Args:
-            option: Its name in the config file, such as ``max_msg_size``.
+            option: Name in the config file, such as ``max_msg_size``.
 
         Returns:
             A str, or parsed JSON; durations in nanoseconds, as sent.
 
         Raises:
-            HTTPError: 400 ``INVALID_OPTION``: nsqd does not know it.
+            HTTPError: 400 ``INVALID_OPTION``: nsqd does not know the option.
         """
         return self._config_value(self._request("GET", self._config_path(option)))
 
     def set_config(self, option: str, value: Any) -> Any:
-        """Change ``log_level`` or ``nsqlookupd_tcp_addresses``; nsqd lets no other be changed.
+        """Change ``log_level`` or ``nsqlookupd_tcp_addresses``, the only options that nsqd changes.
 
         Args:
             option: One of the two.
             value: A str for the first, a list of ``host:port`` for the second.
 
         Returns:
-            The new value, as of ``get_config()``.
+            The new value, as from ``get_config()``.
         """
         body = value if isinstance(value, str) else json.dumps(value)
         path = self._config_path(option)
@@ -332,13 +333,14 @@ class NsqdHTTP(HTTPClient):
         return answer.content.decode("utf-8", "replace")
 
     def pprof(self, profile: str = "goroutine") -> str:
-        """One of Go's profiles as text.
+        """Return one of Go's profiles as text.
 
-        The binary ones (CPU profile, trace) are for ``go tool pprof``.
+        The binary profiles (CPU, trace) are for ``go tool pprof``.
 
         Args:
-            profile: ``goroutine``, ``heap``, ``block``, ``threadcreate``, ``cmdline``, or empty for
-                the list.
+            profile: ``goroutine``, ``heap``, ``block``, ``threadcreate``, ``cmdline``, or "" for
+            the
+                list.
         """
         if profile not in _PROFILES:
             raise ConfigError(f"profile is {profile!r}; allowed are {', '.join(_PROFILES[1:])}")
@@ -358,7 +360,7 @@ class NsqdHTTP(HTTPClient):
         self._despite_500("POST", "/debug/freememory", {})
 
     def _despite_500(self, method: str, path: str, params: dict[str, str]) -> None:
-        """nsqd 1.3.0 does what these two ask and then answers 500
+        """Send a request that nsqd 1.3.0 carries out and then answers with 500
         (docs/protocol/nsqd-http#endpoints)."""
         try:
             self._request(method, path, params)
@@ -371,20 +373,20 @@ class LookupdHTTP(HTTPClient):
     """nsqlookupd's HTTP API. Every method may be called from any thread.
 
     Args:
-        address: As of NsqdHTTP; 4161 without a port.
-        timeout: Seconds; as of NsqdHTTP.
-        connect_timeout: Seconds; as of NsqdHTTP.
-        authorization: As of NsqdHTTP.
-        session: As of NsqdHTTP.
-        trust_env: As of NsqdHTTP.
-        tls_ca_file: As of NsqdHTTP.
-        tls_cert_file: As of NsqdHTTP.
-        tls_key_file: As of NsqdHTTP.
-        tls_verify: As of NsqdHTTP.
-        runtime: As of NsqdHTTP.
+        address: As in NsqdHTTP; 4161 without a port.
+        timeout: Seconds; as in NsqdHTTP.
+        connect_timeout: Seconds; as in NsqdHTTP.
+        authorization: As in NsqdHTTP.
+        session: As in NsqdHTTP.
+        trust_env: As in NsqdHTTP.
+        tls_ca_file: As in NsqdHTTP.
+        tls_cert_file: As in NsqdHTTP.
+        tls_key_file: As in NsqdHTTP.
+        tls_verify: As in NsqdHTTP.
+        runtime: As in NsqdHTTP.
 
     Raises:
-        ConfigError: A value is not allowed. Methods raise what those of NsqdHTTP do.
+        ConfigError: A value is not allowed. Methods raise the errors of NsqdHTTP's methods.
     """
 
     default_port = NSQLOOKUPD_HTTP_PORT
@@ -401,7 +403,7 @@ class LookupdHTTP(HTTPClient):
         **options: Unpack[HTTPKeywords],
     ) -> None:
         super().__init__(address, timeout=timeout, **options)
-        # What was left out of answers and logged; a poll would log it again each time.
+        # Texts about entries that were left out and logged; a poll would log them each time.
         self._skipped: set[str] = set()
 
     def _skip(self, text: str) -> None:
@@ -411,15 +413,15 @@ class LookupdHTTP(HTTPClient):
         log.log(logging.DEBUG if known else logging.WARNING, "%s: %s", self.url, text)
 
     def ping(self) -> str:
-        """``OK``."""
+        """Return ``OK``."""
         return self._get_text("/ping")
 
     def info(self) -> LookupdInfo:
-        """The version."""
+        """Return the version."""
         return LookupdInfo.parse(self._get_json("/info"))
 
     def lookup(self, topic: str) -> LookupResult:
-        """The nsqds that have ``topic``, and its channels.
+        """Return the nsqds that have ``topic``, and its channels.
 
         Args:
             topic: The topic.
@@ -430,20 +432,20 @@ class LookupdHTTP(HTTPClient):
         return LookupResult.parse(self._get_json("/lookup", _topic_params(topic)), self._skip)
 
     def topics(self) -> tuple[str, ...]:
-        """All topics, also those without an nsqd, in no order."""
+        """Return all topics, even those without an nsqd, in no order."""
         return parse_names(self._get_json("/topics"), "topics", self._skip)
 
     def channels(self, topic: str) -> tuple[str, ...]:
-        """The channels of a topic; none for an unknown topic."""
+        """Return the channels of a topic; none for an unknown topic."""
         answer = self._get_json("/channels", _topic_params(topic))
         return parse_names(answer, "channels", self._skip)
 
     def nodes(self) -> tuple[Node, ...]:
-        """The nsqds that are alive, with their topics."""
+        """Return the live nsqds, with their topics."""
         return parse_nodes(self._get_json("/nodes"), self._skip)
 
     def debug(self) -> dict[str, tuple[Registration, ...]]:
-        """The whole registration database: ``category:key:subkey`` to registrations."""
+        """Return the whole registration database: ``category:key:subkey`` to registrations."""
         return parse_registrations(self._get_json("/debug"))
 
     def create_topic(self, topic: str) -> None:
@@ -451,7 +453,7 @@ class LookupdHTTP(HTTPClient):
         self._post("/topic/create", _topic_params(topic))
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic and its channels; nsqds that have it are not told."""
+        """Forget a topic and its channels. nsqds that have it are not told."""
         self._post("/topic/delete", _topic_params(topic))
 
     def tombstone_topic(self, topic: str, node: str | Producer) -> None:
@@ -467,9 +469,9 @@ class LookupdHTTP(HTTPClient):
         self._post("/topic/tombstone", {**_topic_params(topic), "node": name})
 
     def create_channel(self, topic: str, channel: str) -> None:
-        """Register a channel, and its topic; nsqds create it when they create the topic."""
+        """Register a channel and its topic. nsqds create the channel when they create the topic."""
         self._post("/channel/create", _channel_params(topic, channel))
 
     def delete_channel(self, topic: str, channel: str) -> None:
-        """Forget a channel; HTTPError 404 CHANNEL_NOT_FOUND if there is none."""
+        """Forget a channel. HTTPError 404 CHANNEL_NOT_FOUND if there is none."""
         self._post("/channel/delete", _channel_params(topic, channel))

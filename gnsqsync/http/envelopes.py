@@ -1,6 +1,6 @@
 """Bodies of nsqd's and nsqlookupd's HTTP answers: both envelopes, and errors as exceptions.
 
-Knows JSON and the words for what is wrong. Knows nothing of requests.
+Knows JSON and the words for what is wrong. Must not know requests.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from gnsqsync.http.json_memory import TooLarge, parse_json
 
 __all__ = ["http_error", "payload", "words"]
 
-# Characters of a server's own words that go into an error's text, and so into logs.
+# Upper bound of characters of a server's own words in an error text, and so in logs.
 _MAX_WORDS = 200
 
 
 def payload(content: bytes, shown: str) -> Any:
-    """The JSON of a success; the envelope of servers before 1.0 is taken off."""
+    """Return the JSON of a success, without the envelope of servers before 1.0."""
     try:
         data = parse_json(content)
     except TooLarge as error:
@@ -42,13 +42,16 @@ def payload(content: bytes, shown: str) -> Any:
 def http_error(
     status: int, reason: str, content: bytes, shown: str, not_found_hint: str = ""
 ) -> HTTPError:
-    """For an answer that is not 2xx. ``not_found_hint``: why there may be no such page."""
+    """Return the error for an answer that is not 2xx.
+
+    ``not_found_hint``: why there may be no such page.
+    """
     code = ""
     port: object = None
     try:
         data = parse_json(content)
     except ValueError:
-        # A proxy's HTML page says less than the status line; nsqd's one-line texts say more.
+        # The status line says more than a proxy's HTML page, but less than nsqd's one-line texts.
         text = content.decode("utf-8", "replace").strip()
         if text and len(text) <= 200 and "\n" not in text and not text.startswith("<"):
             code = text
@@ -69,6 +72,6 @@ def http_error(
 
 
 def words(text: str) -> str:
-    """A server's words on one line and not too many: they go into logs."""
+    """Return a server's words, short and on one line, because they go into logs."""
     shown = text[:_MAX_WORDS]
     return shown if shown.isprintable() else repr(shown)[1:-1]

@@ -1,4 +1,4 @@
-"""Memory that JSON takes once it is parsed, known before it is parsed.
+"""Estimate of the memory that JSON takes once it is parsed, made before it is parsed.
 
 Knows bytes and the sizes of Python's objects. ``[],`` has three bytes, and the list takes 64.
 """
@@ -11,13 +11,13 @@ from typing import Any
 
 __all__ = ["MAX_MEMORY", "OBJECT", "TooLarge", "memory_of", "parse_json"]
 
-# Bytes of memory that one answer may take: the bytes that came, the text, and all objects.
+# Upper bound in bytes of the memory of one answer: received bytes, text, and all objects.
 MAX_MEMORY: int = 128 * 1024 * 1024
-# Bytes for a JSON object: a small dict, and the dataclass that is made of it.
+# Bytes of a JSON object: a small dict, and the dataclass that is made of it.
 OBJECT: int = 500
 
-# Bytes for an entry of a list or dict with a number in it, for a list, for a key with its place in
-# two dicts, and for half of a text.
+# Bytes of an entry of a list or dict with a number in it, of a list, of a key with its place in two
+# dicts, and of half of a text.
 _ENTRY, _LIST, _KEY, _QUOTE = 40, 96, 64, 32
 _BELOW_FOUR_BYTES = bytes(range(0xF0))
 
@@ -56,7 +56,7 @@ def parse_json(
 ) -> Any:
     """Return the value of ``content``. Raise TooLarge before it takes too much memory.
 
-    Raise ValueError for what is not JSON, and for a million brackets, which nobody can read.
+    Raise ValueError for a text that is not JSON, or has too many nested brackets.
     """
     if memory_of(content, per_object) > MAX_MEMORY:
         raise TooLarge(f"it would take more than {MAX_MEMORY >> 20} MiB of memory")

@@ -1,6 +1,6 @@
-"""What an HTTP server may do to a caller: how long an answer may take, and where it may send us.
+"""Limits of an HTTP server: how long an answer may take, and where a redirect may lead.
 
-Knows requests and urllib3. Knows nothing of NSQ, and not what an answer says.
+Knows requests and urllib3. Must not know NSQ, or what an answer says.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ __all__ = [
     "watch_session",
 ]
 
-# A whole answer may take this many read time-outs. Each byte restarts the time-out of the socket,
-# so a server that sends one byte a second would hold a poll thread for ever.
+# Read timeouts that a whole answer may take. Each byte restarts the timeout of the socket, so a
+# server that sends one byte a second would hold a poll thread for ever.
 SLOWEST_ANSWER = 10
 
 
@@ -42,7 +42,7 @@ class _Dated(io.RawIOBase):
     def __init__(self, raw: Any, sock: Any, call: Call) -> None:
         self._raw = raw
         self._sock = sock
-        # Of each read.
+        # Seconds of each read.
         self._timeout = sock.gettimeout()
         self._call = call
 
@@ -67,10 +67,10 @@ class _Response(http.client.HTTPResponse):
 
 
 class _Limited:
-    """Beside a connection of urllib3: it uses the socket and the deadline of a Call.
+    """Mixin for a connection of urllib3 that uses the socket and the deadline of a Call.
 
-    Dial, status line, headers and body together end at the deadline of ``call``, or its cut.
-    ``path``: of the unix socket to dial, whatever the host is.
+    Dial, status line, headers and body together end at the deadline of ``call``, or when it is cut.
+    ``path``: the unix socket to dial, whatever the host is.
     """
 
     sock: Any
@@ -91,11 +91,11 @@ class _Limited:
             connection.source_address
             or connection.socket_options != connection.default_socket_options
         ):
-            # An adapter of the user's wants sockets of its own.
+            # The adapter of a user wants its own sockets.
             sock = super()._new_conn()  # type: ignore[misc]
             self.call.hold(sock)
             return sock
-        # Dialled here, so that the dial can be cut, too.
+        # Dialled by the Call, so that the dial can be cut, too.
         try:
             return self.call.connect(Address(self._dns_host, self.port, self.path), self.timeout)
         except TimeoutError as error:
@@ -130,9 +130,9 @@ def _pools(call: Call, path: str = "") -> dict[str, Any]:
 
 
 class LimitedAdapter(HTTPAdapter):
-    """Sends over such connections, through a proxy, too.
+    """Adapter that sends over such connections, even through a proxy.
 
-    ``call``: that of its session. ``path``: of the unix socket that answers for all http URLs.
+    ``call``: the call of its session. ``path``: the unix socket that answers all http URLs.
     """
 
     def __init__(self, call: Call, path: str = "") -> None:
@@ -144,8 +144,8 @@ class LimitedAdapter(HTTPAdapter):
         self.poolmanager.pool_classes_by_scheme = self._pools
 
     def close(self) -> None:
-        # urllib3 leaves the connections of a pool to its finalizer. That of one that has failed
-        # before may run late: its errors refer to it, in a circle.
+        # urllib3 leaves the connections of a pool to the pool's finalizer. That may run late after
+        # an error, which refers to the pool in a circle.
         for manager in (self.poolmanager, *self.proxy_manager.values()):
             pools = manager.pools
             for pool in [pools.get(key) for key in pools.keys()]:  # noqa: SIM118 - no iteration
@@ -160,9 +160,9 @@ class LimitedAdapter(HTTPAdapter):
 
 
 def watch_session(session: requests.Session, call: Call) -> None:
-    """Have a user's session keep to ``call``; it serves one call at a time.
+    """Make a user's session keep to ``call``, one call at a time.
 
-    It cannot where an adapter has pools of its own, or there is a proxy.
+    This has no effect where an adapter has its own pools, or for a proxy.
     """
     for adapter in session.adapters.values():
         manager: Any = getattr(adapter, "poolmanager", None)
@@ -171,10 +171,10 @@ def watch_session(session: requests.Session, call: Call) -> None:
 
 
 def watch_redirects(deadline: float, shown: str) -> Callable[..., None]:
-    """A hook for responses: it reads no body of a redirect, and follows none from https to http.
+    """Return a hook for responses that reads no body of a redirect, and follows none to http.
 
-    TimeoutError for one that comes after ``deadline`` (monotonic). ProtocolError for one to http:
-    what was asked of a verified server must not be asked of any other.
+    It raises TimeoutError for a redirect after ``deadline`` (monotonic), and ProtocolError for one
+    from https to http: a question to a verified server must not go to any other.
     """
 
     def watch(response: requests.Response, *args: Any, **options: Any) -> None:
@@ -185,7 +185,7 @@ def watch_redirects(deadline: float, shown: str) -> Callable[..., None]:
             raise TimeoutError("redirect after redirect")
         try:
             there = urlsplit(urljoin(response.url, response.headers["Location"]))
-            _ = there.port  # read by requests later, and there the error would be a ValueError
+            _ = there.port  # requests reads it later, and its error would then be a ValueError
         except ValueError:
             raise ProtocolError(f"{shown}: the answer is a redirect to what is no URL") from None
         if urlsplit(response.url).scheme == "https" and there.scheme != "https":

@@ -1,8 +1,7 @@
-"""What nsqlookupd's HTTP API answers, as frozen dataclasses
-(docs/protocol/nsqlookupd#lookupd-http).
+"""Answers of nsqlookupd's HTTP API as frozen dataclasses (docs/protocol/nsqlookupd#lookupd-http).
 
-Knows the shapes. Knows nothing of requests, URLs or sockets. Where discovery depends on an answer
-(lookup, nodes, topics, channels), an entry that is broken is left out and the others count.
+Knows the shapes. Must not know requests, URLs or sockets. In answers that discovery needs (lookup,
+nodes, topics, channels), a broken entry is left out and the others count.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from gnsqsync.errors import ProtocolError
 from gnsqsync.options import check_channel, check_topic
 from gnsqsync.wire.json_fields import Entry, each_valid, items, mapping, objects, port, read, scalar
 
-# A name in the DNS has at most 253 characters; an IPv6 address with its zone has fewer.
+# Upper bound of characters of a host. A DNS name has at most 253, an IPv6 address with zone fewer.
 _LONGEST_HOST = 255
 
 
@@ -34,7 +33,7 @@ class LookupdInfo:
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """An nsqd as nsqlookupd knows it. Clients reach it at ``broadcast_address``."""
+    """An nsqd as registered at nsqlookupd. Clients reach it at ``broadcast_address``."""
 
     remote_address: str
     hostname: str
@@ -45,12 +44,12 @@ class Producer:
 
     @property
     def tcp_address(self) -> Address:
-        """Where to dial it for the TCP protocol."""
+        """Address to dial for the TCP protocol."""
         return Address(self.broadcast_address, self.tcp_port)
 
     @property
     def http_address(self) -> str:
-        """``broadcast_address:http_port``: for NsqdHTTP, and the name of a node in a tombstone."""
+        """``broadcast_address:http_port``, for NsqdHTTP, and the name of a node in a tombstone."""
         return str(Address(self.broadcast_address, self.http_port))
 
     @classmethod
@@ -60,7 +59,7 @@ class Producer:
 
 
 def _address(entry: Entry) -> dict[str, Any]:
-    """The fields of a Producer by which it is dialled; ProtocolError when they cannot be right."""
+    """Return the fields by which a Producer is dialled. ProtocolError if they cannot be right."""
     host = scalar(entry, "broadcast_address", "")
     if not 0 < len(host) <= _LONGEST_HOST or any(
         c.isspace() or not c.isprintable() or c in "/,@?#\\" for c in host
@@ -89,7 +88,7 @@ class LookupResult:
 
 @dataclass(frozen=True, slots=True)
 class Node(Producer):
-    """An entry of ``GET /nodes``; ``tombstones`` says of each of ``topics`` if it is tombstoned."""
+    """An entry of ``GET /nodes``. ``tombstones`` has True for each of ``topics`` tombstoned."""
 
     topics: tuple[str, ...] = ()
     tombstones: tuple[bool, ...] = ()
@@ -128,17 +127,17 @@ class Registration:
 
 
 def parse_registrations(data: object) -> dict[str, tuple[Registration, ...]]:
-    """``GET /debug`` of nsqlookupd: ``category:key:subkey`` to registrations."""
+    """Parse ``GET /debug`` of nsqlookupd: ``category:key:subkey`` to registrations."""
     entry = mapping(data, "/debug")
     return {key: objects(entry, key, Registration.parse) for key in entry}
 
 
 def parse_nodes(data: object, skipped: Callable[[str], None]) -> tuple[Node, ...]:
-    """``GET /nodes`` of nsqlookupd."""
+    """Parse ``GET /nodes`` of nsqlookupd."""
     return each_valid(mapping(data, "/nodes"), "producers", Node.parse, skipped)
 
 
 def parse_names(data: object, key: str, skipped: Callable[[str], None]) -> tuple[str, ...]:
-    """``GET /topics`` and ``GET /channels`` of nsqlookupd."""
+    """Parse ``GET /topics`` and ``GET /channels`` of nsqlookupd."""
     check = check_topic if key == "topics" else check_channel
     return each_valid(mapping(data, f"/{key}"), key, check, skipped)

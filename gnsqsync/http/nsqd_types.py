@@ -1,9 +1,9 @@
-"""What nsqd's HTTP API answers, as frozen dataclasses (docs/protocol/nsqd-http#info and
+"""Answers of nsqd's HTTP API as frozen dataclasses (docs/protocol/nsqd-http#info and
 docs/protocol/nsqd-http#stats).
 
-Knows the shapes. Knows nothing of requests, URLs or sockets. Unknown keys are ignored; a value of
-a wrong type is a ProtocolError. If ``parse`` of /stats is given ``skipped``, only the entry is left
-out, and ``skipped`` gets a sentence.
+Knows the shapes. Must not know requests, URLs or sockets. Unknown keys are ignored. A value of a
+wrong type is a ProtocolError; with ``skipped``, ``parse`` of /stats leaves only the entry out, and
+calls ``skipped`` with a sentence.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ _NANOSECONDS = 1e9
 
 @dataclass(frozen=True, slots=True)
 class NsqdInfo:
-    """``GET /info`` of nsqd (docs/protocol/nsqd-http#info); durations in seconds, ports -1 on unix
-    sockets."""
+    """``GET /info`` of nsqd (docs/protocol/nsqd-http#info).
+
+    Durations are in seconds. Ports are -1 on unix sockets.
+    """
 
     version: str
     broadcast_address: str
@@ -66,7 +68,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class ClientStats:
-    """One connection in /stats: a consumer of a channel, or under ``producers`` a publisher.
+    """A connection in /stats: a consumer of a channel, or under ``producers`` a publisher.
 
     ``connect_ts`` is in unix seconds. ``pub_counts`` are (topic, count) pairs; nsqd shows at most
     one of them (docs/protocol/nsqd-http#stats).
@@ -105,7 +107,7 @@ class ClientStats:
 
 @dataclass(frozen=True, slots=True)
 class ChannelStats:
-    """One channel in /stats. ``depth`` leaves out what is in flight or deferred."""
+    """A channel in /stats. ``depth`` does not count messages in flight or deferred."""
 
     channel_name: str
     depth: int
@@ -135,7 +137,7 @@ class ChannelStats:
 
 @dataclass(frozen=True, slots=True)
 class TopicStats:
-    """One topic in /stats. ``message_count`` and ``message_bytes`` count since nsqd started."""
+    """A topic in /stats. ``message_count`` and ``message_bytes`` count since nsqd started."""
 
     topic_name: str
     channels: tuple[ChannelStats, ...]
@@ -182,8 +184,8 @@ class MemoryStats:
 class Stats:
     """``GET /stats`` of nsqd (docs/protocol/nsqd-http#stats).
 
-    ``health`` is ``OK`` or ``NOK - <the last disk error>``. ``memory`` is None when it was not
-    asked for. ``producers`` are the connections that published something.
+    ``health`` is ``OK`` or ``NOK - <the last disk error>``. ``memory`` is None if it was not asked
+    for. ``producers`` are the connections that published something.
     """
 
     version: str

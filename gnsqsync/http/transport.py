@@ -1,6 +1,6 @@
-"""One HTTP request to nsqd or nsqlookupd: the URL, the session, the time-outs, the errors.
+"""HTTP request to nsqd or nsqlookupd: the URL, the session, the timeouts, the errors.
 
-Knows requests and both answer envelopes. Knows nothing of single endpoints (see clients.py).
+Knows requests and both answer envelopes. Must not know single endpoints (see clients.py).
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ __all__ = ["Answer", "HTTPClient", "HTTPKeywords", "Line", "authorities", "https
 
 ACCEPT = "application/vnd.nsq; version=1.0"
 
-# Of one request; requests alone would follow thirty.
+# Redirects of one request. requests alone would follow thirty.
 _MOST_REDIRECTS = 5
 
-# Bytes of an answer. A larger one comes from something that is not nsqd or nsqlookupd. How much
-# memory its JSON may take is in json_memory.
+# Upper bound in bytes of an answer. A larger one is not from nsqd or nsqlookupd. The memory of its
+# JSON is limited in json_memory.
 MAX_ANSWER = 32 * 1024 * 1024
 
 Self = TypeVar("Self", bound="HTTPClient")
 
 
 class Answer(NamedTuple):
-    """``url``: what was asked, to show."""
+    """An HTTP answer. ``url``: the URL that was asked, in the form to show."""
 
     status: int
     reason: str
@@ -63,14 +63,14 @@ class Answer(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A session, and the call that its connections belong to."""
+    """A session, and the call to which its connections belong."""
 
     session: requests.Session
     call: Call
 
 
 class HTTPKeywords(TypedDict, total=False):
-    """Keywords that NsqdHTTP and LookupdHTTP share, as HTTPClient has them; all may be left out."""
+    """Keywords that NsqdHTTP and LookupdHTTP share, those of HTTPClient. All are optional."""
 
     connect_timeout: float
     authorization: str | None
@@ -84,25 +84,25 @@ class HTTPKeywords(TypedDict, total=False):
 
 
 class HTTPClient:
-    """A client of one server, the base of NsqdHTTP and LookupdHTTP.
+    """Client of one server, the base of NsqdHTTP and LookupdHTTP.
 
     Nothing is connected before the first call. After a fork the child starts with no session. An
-    nsqd with ``--tls-required`` answers http with 403 and its ``https_port``: the same request is
+    nsqd with ``--tls-required`` answers http with 403 and its ``https_port``. The same request is
     then sent there, verified as any https.
 
-    NsqdHTTP says what its arguments mean.
+    NsqdHTTP documents the arguments.
 
     Threads:
         Any thread may call; a session is used by one call at a time.
     """
 
     default_port = 0
-    # For an answer as a TCP port of the server gives it. It closes with the request unread, so all
-    # that is seen may be a reset, which has other causes too: hence "may".
+    # Hint after an answer that a TCP port of the server gives. Such a port closes with the request
+    # unread, so the client may see only a reset, which has other causes, too: hence "may".
     _port_hint = ""
-    # For an answer as the other kind of server gives it, which has no such page.
+    # Hint after an answer of the other kind of server, which has no such page.
     _kind_hint = ""
-    # Whether the server can listen on a unix socket.
+    # True if the server can listen on a unix socket.
     has_unix_sockets = False
 
     def __init__(
@@ -125,7 +125,7 @@ class HTTPClient:
             address = str(address)
         if isinstance(address, str) and address.startswith("unix:"):
             self._socket_path = self._check_socket(address, session)
-            # Every request has a host; nobody looks it up.
+            # Each request needs a host, which is not looked up.
             address = "http://localhost"
         self._url = _check_address(address, self.default_port)
         self._timeout = min(check_duration("timeout", timeout, 0.001), LONGEST)
@@ -134,7 +134,7 @@ class HTTPClient:
         )
         self._headers = {
             "Accept": ACCEPT,
-            # Neither server compresses, and of others a small answer could become a huge one.
+            # Neither server compresses, and a small answer of another could become a huge one.
             "Accept-Encoding": "identity",
             "User-Agent": f"gnsqsync/{__version__}",
         }
@@ -161,14 +161,15 @@ class HTTPClient:
             "tls_key_file": tls_key_file,
             "tls_verify": tls_verify,
         }
-        # The same server's HTTPS by port, once it has said that it wants it.
+        # HTTPS clients of the same server by port, once it has said that it wants HTTPS.
         self._https: dict[int, HTTPClient] = {}
         self._pid = os.getpid()
         self._closed = False
-        # Sessions that no call uses now. list.pop and list.append are atomic, so no lock.
+        # Sessions without a call. No lock: list.pop and list.append are atomic.
         self._idle: list[Line] = []
-        # Calls under way. set.add and set.discard are atomic, too.
+        # Calls under way. No lock: set.add and set.discard are atomic, too.
         self._calls: set[Call] = set()
+        # True once ``cut`` was called.
         self._is_cut = False
 
     @property
@@ -177,7 +178,7 @@ class HTTPClient:
         return self._join("", {})[1]
 
     def close(self) -> None:
-        """Close the idle connections; calls under way finish. Later calls raise ClosedError."""
+        """Close idle connections. Calls under way finish, and later calls raise ClosedError."""
         self._closed = True
         while self._idle:
             self._idle.pop().session.close()
@@ -185,10 +186,10 @@ class HTTPClient:
             client.close()
 
     def cut(self) -> None:
-        """End the calls under way: they raise ClosedError soon, and later ones at once.
+        """End the calls under way: they raise ClosedError soon, and later calls at once.
 
-        ``close()`` is still to be called. Calls over a ``session`` that was given end by their
-        time-outs.
+        ``close()`` must still be called. Calls over a ``session`` of the user's end by their
+        timeouts.
 
         Threads:
             From any task; it takes no lock and never waits.
@@ -209,7 +210,7 @@ class HTTPClient:
         return f"<{type(self).__name__} {self.url}>"
 
     def _get_json(self, path: str, params: Mapping[str, str] | None = None) -> Any:
-        """The parsed answer without its envelope. Raises as ``_request``."""
+        """Return the parsed answer without its envelope. Raises as ``_request``."""
         answer = self._request("GET", path, params)
         return payload(answer.content, answer.url)
 
@@ -229,12 +230,12 @@ class HTTPClient:
         """Send one request.
 
         Raises ConnectionLost (no connection, no answer, a broken one), HTTPError (an answer that
-        is not 2xx), ProtocolError (an answer that cannot be one) and ClosedError.
+        is not 2xx), ProtocolError (an answer that makes no sense) and ClosedError.
         """
         if self._closed:
             raise ClosedError(f"{self!r} was closed")
         if isinstance(self._runtime, str):
-            # Chosen at the first call, not in the constructor: nothing may be made there.
+            # Chosen at the first call, because a constructor must not make threads or locks.
             self._runtime = choose(self._runtime)
         exchange = partial(self._followed, method, path, params or {}, body)
         runtime = self._runtime
@@ -242,9 +243,9 @@ class HTTPClient:
             exchange() if runtime is None else runtime.call_blocking(exchange)
         )
         if self._is_cut:
-            # Also when there is an answer: a cut connection may look like the end of one.
+            # Raised even after an answer: a cut connection may look like the end of one.
             raise ClosedError(f"{self!r} was closed")
-        # Here and not where the response is: the error's traceback would keep its socket open.
+        # Raised here: a traceback from the place of the response would keep its socket open.
         if isinstance(answer, NSQError):
             raise answer
         if not 200 <= answer.status < 300:
@@ -261,7 +262,7 @@ class HTTPClient:
         return answer if client is None else client._exchange(method, path, params, body)
 
     def _https_client(self, answer: Answer) -> HTTPClient | None:
-        """Return the client to repeat a request with that ``answer`` refused for want of TLS."""
+        """Return the client that repeats a request after an ``answer`` that asks for TLS."""
         port = https_port(answer)
         parts = urlsplit(self._url)
         if not port or parts.scheme != "http" or self._socket_path:
@@ -294,7 +295,7 @@ class HTTPClient:
                 data=body,
                 headers=self._headers,
                 timeout=(self._connect_timeout, self._timeout),
-                # A POST that is redirected would arrive as a GET.
+                # A redirected POST would arrive as a GET.
                 allow_redirects=method == "GET",
                 stream=True,
                 hooks={"response": [*session.hooks["response"], watch_redirects(deadline, shown)]},
@@ -315,7 +316,7 @@ class HTTPClient:
             failure.__cause__ = _first(error, outer)
             return failure
         except ValueError as error:
-            # Out of requests' and the standard library's readers of URLs and headers.
+            # Raised by readers of URLs and headers in requests and the standard library.
             failure = ProtocolError(f"{method} {shown}: the answer makes no sense: {error!s:.80}")
             failure.__cause__ = _first(error, outer)
             return failure
@@ -328,7 +329,7 @@ class HTTPClient:
         if self._session is not None:
             return Line(self._session, Call())
         if self._pid != os.getpid():
-            # The parent's connections: dropped, not closed, so that no TLS goodbye is sent.
+            # Dropped, not closed: a TLS goodbye would end the parent's connections.
             self._pid = os.getpid()
             self._idle = []
         try:
@@ -337,7 +338,7 @@ class HTTPClient:
             session, call = line = Line(requests.Session(), Call())
         for scheme in ("http://", "https://"):
             session.mount(scheme, LimitedAdapter(call, self._socket_path))
-        # There is no proxy on the way to a unix socket.
+        # A unix socket has no proxy on the way.
         session.trust_env = self._trust_env and not self._socket_path
         session.verify = self._verify
         session.cert = self._cert
@@ -352,7 +353,7 @@ class HTTPClient:
             self.close()
 
     def _check_socket(self, address: str, session: object) -> str:
-        """The path in ``unix:///path``; ConfigError where there can be none."""
+        """Return the path in ``unix:///path``. ConfigError if there can be none."""
         if not self.has_unix_sockets:
             raise ConfigError(
                 f"HTTP address {address!r} is a unix socket; nsqlookupd has none, give host:port"
@@ -362,7 +363,7 @@ class HTTPClient:
         return parse_address(address).path
 
     def _join(self, path: str, params: Mapping[str, str]) -> tuple[str, str]:
-        """The URL to ask, and the same to show: without user info and the address's query."""
+        """Return the URL to ask, and the URL to show, without user info and the address's query."""
         parts = urlsplit(self._url)
         whole_path = parts.path.rstrip("/") + path
         added = urlencode(params, quote_via=quote)
@@ -374,7 +375,7 @@ class HTTPClient:
         return url, f"{server}{whole_path}{'?' if added else ''}{added}"
 
     def _reason(self, error: Exception, outer: BaseException | None) -> str:
-        """Why, in words: requests' own texts show the whole URL, with any secret in it."""
+        """Return the reason in words. Texts of requests show the whole URL, with any secret."""
         if isinstance(error, requests.exceptions.ConnectTimeout):
             return f"no connection within {self._connect_timeout:g} s"
         first = _first(error, outer)
@@ -396,10 +397,10 @@ class HTTPClient:
 
 
 def _first(error: BaseException, outer: BaseException | None) -> BaseException:
-    """The error that others were raised from; ``outer`` is what the caller was handling.
+    """Return the error that others were raised from. ``outer``: what the caller was handling.
 
-    The errors lose their tracebacks. urllib3's frames and errors refer to each other: after
-    ``close()`` they would keep a pool of open sockets alive until the garbage collector runs.
+    The errors lose their tracebacks. Frames and errors of urllib3 refer to each other, and would
+    keep a pool of open sockets alive after ``close()`` until the garbage collector runs.
     """
     while True:
         error.__traceback__ = None
@@ -416,7 +417,7 @@ def _read(response: requests.Response, deadline: float, shown: str) -> bytes:
             f"{shown}: the answer is compressed ({encoding:.40}), which was not asked for,"
             " and is not decompressed"
         )
-    # read1 returns what is there; urllib3 1.x has read only, which waits for a full piece.
+    # read1 returns the bytes that are there. urllib3 1.x has only read, which waits for all.
     read = getattr(response.raw, "read1", response.raw.read)
     content = bytearray()
     while True:
@@ -447,14 +448,14 @@ def _bearer(token: str, url: str) -> str:
 
 
 def authorities(ca_file: str | None, verify: bool) -> bool | str:
-    """Return ``verify`` as requests takes it. The environment's bundle is the default."""
+    """Return ``verify`` in the form of requests. The environment's bundle is the default."""
     if not isinstance(verify, bool):
         raise ConfigError(f"tls_verify is {verify!r}; it must be True or False")
     return (ca_file or environment_bundle() or True) if verify else False
 
 
 def https_port(answer: Answer) -> int:
-    """Return the port where nsqd wants to be asked instead; 0: nowhere else."""
+    """Return the port where nsqd wants to be asked instead, or 0."""
     if answer.status != 403:
         return 0
     try:

@@ -1,4 +1,4 @@
-"""A client of nsqlookupd over a session of the user's, made for it alone."""
+"""Client of nsqlookupd over a user's session that was made for it alone."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["SessionLookupd"]
 
 
 class SessionLookupd(LookupdHTTP):
-    """Uses a session from ``new_session``, and closes it at its end.
+    """Client that uses a session from ``new_session``, and closes the session at its end.
 
-    ConfigError when ``new_session`` returns anything else.
+    Raises ConfigError if ``new_session`` returns anything else.
     """
 
     def __init__(

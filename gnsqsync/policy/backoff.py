@@ -1,6 +1,7 @@
 """Pauses after failures: of messages (Backoff) and of dials (ReconnectDelays).
 
-Knows the arithmetic and the states. Must not know connections, clocks or who waits.
+Knows the arithmetic and the states. Must not know connections, clocks or who waits. ``Evidence``
+says when failures are an outage; the two tables of transitions say what follows from that.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from gnsqsync.policy.evidence import ALMOST, Evidence
 
 __all__ = ["Backoff", "Phase", "ReconnectDelays", "Rule", "Step", "Strategy"]
 
+# A function that returns the seconds of the pause at a level.
 Strategy = Callable[[int], float]
 
-# A strategy that never reaches the ceiling must not climb for ever, as each level needs a success
-# on the way back. 2**32 seconds is past any ceiling.
+# Upper bound of the level. A user's strategy may never reach the ceiling, but each level needs a
+# success on the way back. 2**32 seconds is past any ceiling.
 _TOP_LEVEL: Final = 32
 # Seconds without a pause after which the next one is of level 1 again.
 _CALM_SECONDS: Final = 60.0
 # Seconds after which a growing Reader has its whole share, however few successes there were.
 _GROWTH_SECONDS: Final = 5.0
-# The part of a pause that chance may take off, or consumers that fail together test together.
+# Part of a pause that chance may take off, so that consumers do not all test at the same time.
 _JITTER: Final = 0.2
 
 
@@ -53,9 +55,9 @@ class _Signal(enum.Enum):
     GROWN = enum.auto()
 
 
-# (phase, signal) -> (step of the level, next phase). What is missing is ignored: verdicts during
-# a pause belong to messages delivered before it, and while OPEN a success says nothing.
-# A level of 0 is OPEN, whatever the table says.
+# Table from (phase, signal) to (step of the level, next phase). A missing pair is ignored: verdicts
+# during a pause belong to messages delivered before it, and a success while OPEN says nothing. A
+# level of 0 always means OPEN.
 _Transitions = dict[tuple[Phase, _Signal], tuple[int, Phase]]
 
 _OUTAGES: Final[_Transitions] = {
@@ -68,7 +70,7 @@ _OUTAGES: Final[_Transitions] = {
     (Phase.GROWING, _Signal.GROWN): (-_TOP_LEVEL, Phase.OPEN),
 }
 
-# The rule of NSQ's guide for clients.
+# The table for the rule of NSQ's guide for clients.
 _EVERY_FAILURE: Final[_Transitions] = {
     (Phase.OPEN, _Signal.FAILURE): (+1, Phase.BLOCKED),
     (Phase.BLOCKED, _Signal.PAUSE_OVER): (0, Phase.TESTING),
@@ -91,12 +93,14 @@ class Rule(enum.Enum):
 
 
 class Step(NamedTuple):
-    """A change of the phase, to be told after the lock under which it was decided."""
+    """A change of the phase, to be reported once the lock under which it was decided is free."""
 
     phase: Phase
+    # Level of the backoff after the change; 0 means OPEN.
     level: int
-    # Seconds of the pause that begins, else 0.
+    # Seconds of the pause that begins now, else 0.
     seconds: float
+    # True if the pause is the first one of a climb.
     is_new_climb: bool
     # The messages whose failures led to it, and the seconds in which they failed.
     failures: int
@@ -109,30 +113,31 @@ class Backoff:
     A poison message is not an outage: a message that fails alone must not stop the others. The
     default rule tells the two apart::
 
-        1. The first failure of a message counts two, a success takes one off, and so do two
-           seconds. Above 28 the Reader pauses: no message comes. (A message that was delivered
-           before counts while no message succeeds.)
-        2. The pause at level n is 2**n s, at most 25 s, less up to a fifth by chance. Then one
+        1. Count. The first failure of a message adds two. A success takes one off, and so do two
+           seconds. Above 28 the Reader pauses, and no message comes. (A message that was delivered
+           before counts only while no message succeeds.)
+        2. Pause. At level n it lasts 2**n s, at most 25 s, less up to a fifth by chance. Then one
            message comes as a test.
         3. If the test fails, the next pause is a level higher. If it says nothing (the message
            failed here before, or was requeued without backoff), the pause is repeated.
-        4. If the test succeeds, the limit of messages in flight is two and doubles with each
-           further success; after 5 s there is no limit. The count stands at 27 then, so that a
-           failure that comes next pauses again, a level higher.
-        5. After a minute without a pause the level is 0.
+        4. If the test succeeds, two messages may be in flight. That limit doubles with each
+           further success, and ends after 5 s. The count stands at 27, so that the next failure
+           pauses again, a level higher.
+        5. After a minute without a pause, the level is 0.
 
-    So failures of more than a third among the outcomes of a minute pause the Reader, and fewer
-    than 15 in a minute never do. ``Rule.EVERY_FAILURE`` is the rule of NSQ's guide for clients:
-    each failure pauses; each success in a test leads one level down, after one more pause.
+    The Reader therefore pauses when more than a third of the outcomes of a minute are failures, and
+    never for fewer than 15 in a minute. ``Rule.EVERY_FAILURE`` is the rule of NSQ's guide for
+    clients: each failure pauses; each success in a test leads one level down, after one more pause.
 
-    There is one state per Reader and none per connection: the handlers are in trouble and not the
-    nsqds, ten nsqds must not send ten tests, and a reconnect must not forget.
+    There is one state for a Reader, not one for each connection. The handlers are in trouble, not
+    the nsqds; ten nsqds must not send ten tests; and a reconnect must not forget the level.
 
-    The pause at level n is ``multiplier * 2**n`` seconds for "exponential", a random part of it
-    for "full_jitter", ``strategy(n)`` for a callable; never more than ``max_duration``. At the
-    level that reaches ``max_duration`` further failures repeat the pause. ``max_duration=0``
-    switches it off. A callable runs under the reader's lock: it has to be arithmetic and nothing
-    else. Where it raises, or returns no number, the pause is that of "exponential"; see ``error``.
+    The pause at level n is ``multiplier * 2**n`` seconds for "exponential", a random part of that
+    for "full_jitter", ``strategy(n)`` for a callable, and never more than ``max_duration``. At the
+    level that reaches ``max_duration``, further failures repeat the pause. ``max_duration=0``
+    switches the backoff off. A callable runs under the Reader's lock, so it must only compute. If
+    it raises or returns no number, the pause is that of "exponential", and ``error`` keeps the
+    error.
     """
 
     def __init__(
@@ -143,9 +148,11 @@ class Backoff:
         rng: random.Random | None = None,
         rule: Rule = Rule.OUTAGES,
     ) -> None:
+        # Messages that may come now, by the table of transitions.
         self.phase: Phase = Phase.OPEN
-        # Above 0 while the phase is not OPEN.
+        # Exponent of the pause; above 0 while the phase is not OPEN.
         self.level: int = 0
+        # Time at which the pause ends; None without a pause.
         self.resume_at: float | None = None
         # Upper bound of messages in flight while GROWING, else None.
         self.limit: int | None = None
@@ -153,46 +160,47 @@ class Backoff:
         self.whole: int = 1
         # True if the last pause was the first one of a climb.
         self.is_new_climb: bool = False
-        # What a callable strategy raised when it did so first.
+        # First error of a callable strategy.
         self.error: BaseException | None = None
         self.evidence: Evidence = Evidence()
         self.rule: Rule = rule
+        # Transitions of ``rule``.
         self._table = _OUTAGES if rule is Rule.OUTAGES else _EVERY_FAILURE
         self._max_duration = rule.longest_pause if max_duration is None else max_duration
         self._multiplier = multiplier
         self._strategy = strategy
         self._rng = rng or random.Random()
+        # True if a higher level would not make the pause longer.
         self._at_ceiling = False
-        # Moment at which GROWING ends by itself.
+        # Time at which GROWING ends by itself.
         self._grown_at: float | None = None
-        # The level to go on from if it pauses again before ``_calm_at``.
+        # Level from which the next climb goes on, if it begins before ``_calm_at``.
         self._last_level = 0
         self._calm_at = 0.0
 
     @property
     def next_at(self) -> float | None:
-        """The moment at which ``tick()`` changes something; None: never."""
+        """Time at which ``tick()`` changes something; None means never."""
         return self._grown_at if self.resume_at is None else self.resume_at
 
     @property
     def gives_back(self) -> bool:
-        """True while messages that wait in the client shall go back to nsqd."""
+        """True while messages that wait in the client must go back to nsqd."""
         return self.phase is Phase.BLOCKED and self.rule is Rule.OUTAGES
 
-    # Verdicts on messages. Each method returns True if RDY is to be planned anew.
+    # Verdicts on messages. Each method returns True if RDY must be planned anew.
 
     def succeeded(self, count: int, now: float) -> bool:
-        """Judge successes. Call it while the phase is not OPEN; ``evidence`` counts the rest."""
+        """Judge successes. Needed while the phase is not OPEN; else ``evidence`` counts them."""
         if self.limit is not None:
             return self._grow(count, now)
         return self._signal(_Signal.SUCCESS, now)
 
     def failed(self, key: Hashable, tries: int, now: float, counts: bool = True) -> bool:
-        """Judge the failure of one message. Call it always.
+        """Judge the failure of one message. Call it for each failure.
 
-        ``tries``: the number of its deliveries by nsqd, as far as it was handled then. The first
-        failure of a message is evidence, a further one is not. ``counts``: False if the user
-        excuses it.
+        ``tries``: the number of deliveries that were handled. Only the first failure of a message
+        is evidence. ``counts``: False if the user excuses the failure.
         """
         is_new, dominates = self.evidence.failed(key, tries, now, counts)
         if not counts:
@@ -204,7 +212,7 @@ class Backoff:
         return self._signal(_Signal.NO_VERDICT, now)
 
     def no_verdict(self, now: float) -> bool:
-        """A message was answered in a way that says neither: the test message is used up."""
+        """Note an answer that is neither success nor failure: the test message is used up."""
         return self._signal(_Signal.NO_VERDICT, now)
 
     def step(self, now: float) -> Step:
@@ -215,16 +223,17 @@ class Backoff:
         return Step(self.phase, self.level, pause, self.is_new_climb, evidence.failures, stretch)
 
     def tick(self, now: float) -> bool:
-        """Let the pause or the growth end when its time has come. Return True if one ended."""
+        """End the pause or the growth if its time has come. Return True if one ended."""
         if self.next_at is None or now < self.next_at:
             return False
         is_pause = self.resume_at is not None
         return self._signal(_Signal.PAUSE_OVER if is_pause else _Signal.GROWN, now)
 
     def set_whole(self, whole: int, now: float) -> bool:
-        """Tell the limit of messages in flight; a growth that has reached it ends.
+        """Set the limit of messages in flight. A growth that has reached it ends.
 
-        Returns True if the phase changes. A group that lends its slot elsewhere says 0 for a while.
+        Returns True if the phase changes. A group that lends a Reader's slot to another sets 0
+        until the slot is back.
         """
         self.whole = whole
         return self._grow(0, now) if whole else False
@@ -232,7 +241,7 @@ class Backoff:
     def _grow(self, successes: int, now: float) -> bool:
         if self.limit is None:
             return False
-        # More doublings than bits say nothing more.
+        # min(): the limit has fewer than 32 bits, so more doublings change nothing.
         self.limit <<= min(successes, 32)
         if self.limit >= self.whole:
             return self._signal(_Signal.GROWN, now)
@@ -245,7 +254,7 @@ class Backoff:
         step, phase = transition
         before, at_ceiling = self.level, self._at_ceiling
         if self.phase is Phase.OPEN:
-            # A pause soon after the last one goes on with that climb.
+            # A pause soon after the last one continues that climb.
             before = self._last_level if now < self._calm_at else 0
             at_ceiling = at_ceiling and before > 0
         level = max(0, before + step)
@@ -255,7 +264,8 @@ class Backoff:
             phase = Phase.OPEN
         resume_at: float | None = None
         if phase is Phase.BLOCKED:
-            # Before any assignment: what ends a strategy from outside leaves the state as it was.
+            # Computed before any assignment: a kill in the user's strategy must not change the
+            # state.
             pause, at_ceiling = self._pause(level)
             resume_at = now + pause
             self.is_new_climb = before == 0
@@ -273,15 +283,15 @@ class Backoff:
         return True
 
     def _pause(self, level: int) -> tuple[float, bool]:
-        """Return the seconds to pause at this level, and True if a higher one is no longer."""
+        """Return the seconds of the pause, and True if a higher level would not be longer."""
         ceiling = self._max_duration
         if callable(self._strategy):
             try:
-                # Written so that a NaN gives the ceiling.
+                # The comparison is false for NaN, which therefore gives the ceiling.
                 wanted = float(self._strategy(level))
                 return (max(0.0, wanted), False) if wanted < ceiling else (ceiling, True)
             except BaseException as error:
-                # The function is the user's; what it raises is kept, to be told.
+                # The function is the user's. Its error is kept, to be reported.
                 if ends_worker(error):
                     raise
                 self.error = self.error or error
@@ -297,10 +307,10 @@ class Backoff:
 class ReconnectDelays:
     """Pauses between two dials of one address.
 
-    Each failure doubles the delay from ``initial`` up to ``maximum`` seconds, and each delay is
-    drawn from the upper half of that, so that clients which lost the same nsqd at the same moment
-    do not come back at the same moment. Independent of Backoff: switching that off does
-    not make the client dial in a loop.
+    Each failure doubles the delay from ``initial`` up to ``maximum`` seconds. Each delay is drawn
+    from the upper half of that. So clients that lost the same nsqd at one moment do not all come
+    back at one moment. Independent of Backoff: with the backoff off, the client still does not dial
+    in a loop.
     """
 
     __slots__ = ("_initial", "_maximum", "_rng", "_step")

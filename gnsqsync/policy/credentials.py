@@ -1,4 +1,4 @@
-"""Refusals of a secret or of its rights, which may be other ones by now.
+"""Refusals of a secret or of its rights, which may have been changed since the secret was sent.
 
 Knows errors. Must not know connections, clocks, or how a secret is read.
 """
@@ -14,8 +14,8 @@ def are_refused(error: BaseException | None) -> bool:
     """Return True if nsqd refused the credentials of a connection, and so did nothing.
 
     nsqd asks its auth server at AUTH, and again at the first SUB or publish after the ttl, with the
-    secret of that AUTH. It ends the connection with the refusal. So ``error`` may be the refusal, a
-    publish that was refused, or a publish behind it that nsqd did not read.
+    secret of that AUTH. It ends the connection with the refusal. ``error`` may therefore be the
+    refusal, a refused publish, or a later publish that nsqd did not read.
     """
     if isinstance(error, Refused):
         error = error.error

@@ -10,31 +10,31 @@ from typing import Final
 
 __all__ = ["ALMOST", "ENOUGH", "IN_A_ROW", "MOST_KNOWN", "Evidence"]
 
-# Weights of an outcome. With these a third of failures is the border.
+# Weights of an outcome. With these, a third of failures is the border.
 _FAILURE: Final = 2
 _SUCCESS: Final = 1
-# Above this count failures dominate: 15 in quick succession are enough.
+# Failures dominate above this count; 15 in quick succession reach it.
 ENOUGH: Final = 28
-# The count from which the next failure is enough.
+# Count from which one more failure is enough.
 ALMOST: Final = 27
-# A second takes that much off: the evidence of a minute ago is gone.
+# Amount that each second takes off: the evidence of a minute ago is gone.
 _PER_SECOND: Final = 0.5
-# Upper bound of remembered messages; the one that was noted longest ago is forgotten first. A fifth
-# of 20 messages a second that fail five times in 15 minutes are 3,600.
+# Upper bound of remembered messages; the oldest is forgotten first. If a fifth of 20 messages a
+# second fail five times in 15 minutes, 3,600 are needed.
 MOST_KNOWN: Final = 10_000
-# Different messages that failed without a success between, from which it is worth a line.
+# Number of different messages that fail in a row before a log line is due.
 IN_A_ROW: Final = 5
 
 
 class Evidence:
-    """Counts failures of different messages, less the successes and what time takes off.
+    """Count of failures of different messages, less successes and what time takes off.
 
-    A message is evidence once. A process that starts beside a channel of poison messages must not
-    take them for an outage: a message that nsqd has delivered before may have failed elsewhere, so
-    its failure counts only while no message succeeds.
+    A message is evidence once. A process that starts on a channel of poison messages must not take
+    them for an outage. A message that nsqd has delivered before may have failed elsewhere, so its
+    failure counts only while no message succeeds.
 
-    ``successes`` is added to by workers without a lock: a lost count changes nothing. The rest is
-    under the lock of the owner.
+    Workers add to ``successes`` without a lock, because a lost count changes nothing. The lock of
+    the owner guards the rest.
     """
 
     __slots__ = (
@@ -50,30 +50,30 @@ class Evidence:
     )
 
     def __init__(self) -> None:
-        # Total of successes.
+        # Total number of successes.
         self.successes: int = 0
-        # Count of messages that failed on their first try.
+        # Weighted count of messages that failed on their first try.
         self.count: float = 0.0
-        # Count of all messages that failed since the last success.
+        # Weighted count of all messages that failed since the last success.
         self._row = 0.0
-        # Failures that were counted, and since when (seconds), as the counts last rose from 0.
+        # Number of counted failures, and the time (seconds) of the first, since the counts were 0.
         self.failures: int = 0
         self.since: float = 0.0
-        # Different messages that failed since the last success.
+        # Number of different messages that failed since the last success.
         self.in_a_row: int = 0
-        # Value of ``successes`` at the last failure, and the moment of that failure.
+        # Value of ``successes`` at the last failure, and the time of that failure.
         self._seen = 0
         self._at = 0.0
-        # Messages that failed here, the latest at the end.
+        # Keys of messages that failed here, the latest last.
         self._failed: dict[Hashable, None] = {}
 
     def failed(
         self, key: Hashable, tries: int, now: float, counts: bool = True
     ) -> tuple[bool, bool]:
-        """Note a failure. Return True if the message has not failed here before; if enough have.
+        """Note a failure. Return (the message has not failed here before, failures dominate).
 
-        ``tries``: the number of deliveries of the message, as far as it was handled then.
-        ``counts``: False for a failure that is no evidence.
+        ``tries``: the number of deliveries that were handled. ``counts``: False for a failure that
+        is no evidence.
         """
         self._go_on(now)
         is_new = key not in self._failed

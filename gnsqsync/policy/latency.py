@@ -1,6 +1,9 @@
-"""How much of its share a connection asks for: little while messages trickle, more in a stream.
+"""RDY that a connection asks for: little while messages trickle, up to its share in a stream.
 
 Pure arithmetic on counts and moments. Must not know what is sent or received.
+
+``RdyLevel`` judges one connection; ``JointRate`` tells connections that share one limit whether all
+of them together are a stream.
 """
 
 from __future__ import annotations
@@ -8,50 +11,53 @@ from __future__ import annotations
 import math
 from typing import Final
 
-__all__ = ["STREAM_BELOW", "STREAM_FROM", "RdyLevel", "Together"]
+__all__ = ["STREAM_BELOW", "STREAM_FROM", "JointRate", "RdyLevel"]
 
-# Messages a second. The gap is wide, so that one steady rate cannot be on both sides of it.
+# Messages a second at which a stream begins, and below which it ends. The gap is wide, so that one
+# steady rate cannot be on both sides.
 STREAM_FROM: Final = 1000.0
 STREAM_BELOW: Final = 500.0
 
-# A rate is measured over the time that this many messages take at the limit: a tenth or a fifth of
-# a second. With fewer, chance would look like a stream, or like its end. Where connections are
-# many, each is measured over fewer messages, or it would take too long.
+# Number of messages over which a rate is measured: a tenth or a fifth of a second at the limit.
+# With fewer, chance would look like a stream or like its end. Of many connections, each is measured
+# over fewer messages (at least the second number), or it would take too long.
 _SAMPLE: Final = 100
 _LEAST_SAMPLE: Final = 20
-# The rate of all connections together is taken over so many seconds.
+# Seconds over which the rate of all connections together is measured.
 _ROUND_SECONDS: Final = 0.2
 
-# In a stream nsqd is to send what it has about so often (seconds), for all connections together:
-# at most 500 packets a second.
+# Seconds between two sends of nsqd in a stream, over all connections together: 500 packets a
+# second.
 _BATCH_SECONDS: Final = 0.002
-# How often (seconds) it is measured how many messages that are.
+# Seconds between two measurements of the number of messages in that time.
 _PACE_SECONDS: Final = 0.02
-# A longer time is left to nsqd's own timer of 25 ms, and a higher rate (messages a second) to its
-# buffer, which is full as soon.
+# Limits for batches. A longer time in seconds is left to nsqd's own timer of 25 ms. A higher rate
+# in messages a second fills nsqd's buffer as quickly.
 _LONGEST_BATCH: Final = 0.0125
 _FULL_FROM: Final = 100_000.0
-# More than any share.
+# A batch above any share.
 _ALL: Final = 1 << 31
 
 
-class Together:
-    """What the connections of a Reader, or of all Readers of a group, receive together.
+class JointRate:
+    """Rate of all connections of a Reader, or of all Readers of a group.
 
-    Reading threads add to it without a lock: two threads may lose a count, which is less than what
-    chance adds.
+    Reading threads add without a lock: two threads may lose a count, which is less than chance
+    adds.
     """
 
     __slots__ = ("_count", "_levels", "_rate", "_since")
 
     def __init__(self) -> None:
+        # Connections that are judged together.
         self._levels: set[RdyLevel] = set()
+        # Messages since the time ``_since``, and the rate of the round before it.
         self._count = 0
         self._since = 0.0
         self._rate = 0.0
 
     def join(self, level: RdyLevel) -> None:
-        """Add a connection; before its first message."""
+        """Add a connection, before its first message."""
         self._levels.add(level)
         self._tell_number()
 
@@ -70,50 +76,51 @@ class Together:
             self._begin_round(now)
 
     def rate(self, now: float) -> float:
-        """Messages a second lately."""
+        """Return the recent number of messages a second."""
         if now - self._since >= _ROUND_SECONDS:
             self._begin_round(now)
         return self._rate
 
     def _begin_round(self, now: float) -> None:
         since, self._since = self._since, now
-        # Else another thread has done it.
+        # If the condition is false, another thread has begun the round.
         if now - since >= _ROUND_SECONDS:
             self._rate = self._count / (now - since)
             self._count = 0
 
 
 class RdyLevel:
-    """The RDY of one connection, from 0 to ``share``, the part of max_in_flight it may use.
+    """RDY of one connection, from 0 to ``share``, its part of max_in_flight.
 
-    nsqd buffers outgoing messages, and sends the buffer when it is full, when a timer ticks (25 to
-    250 ms), or when the consumer cannot take more: as many messages in flight as its RDY
-    (docs/protocol/flow#output-buffer). So with RDY 100 a lone message waits for the timer, with RDY
-    1 it is sent at once. While messages trickle in, this class therefore asks for one more than
-    there are in flight ("tight"): each message fills the RDY and is sent without delay. That costs
-    one RDY command and one packet a message. So in a stream it asks for more at a time: for as many
-    beyond those in flight as come in 2 ms. It asks for the whole share when more than that are in
-    flight, which then wait here anyway, when messages come late, and when nsqd sends as often by
-    itself: with many connections, or at a high rate.
+    nsqd buffers outgoing messages. It sends the buffer when it is full, when a timer ticks (25 to
+    250 ms), or when as many messages are in flight as the RDY of the consumer
+    (docs/protocol/flow#output-buffer). With RDY 100, a lone message waits for the timer; with RDY 1
+    it is sent at once.
+
+    While messages trickle, this class therefore asks for one more than are in flight ("tight"):
+    each message fills the RDY and is sent without delay. That costs one RDY command and one packet
+    for each message. In a stream it asks for a batch: as many more as come in 2 ms. It asks for the
+    whole share when more than a batch are in flight, which then wait here anyway; when messages
+    come late; and when nsqd sends as often by itself, with many connections or at a high rate.
 
     A stream begins above STREAM_FROM messages a second and ends below STREAM_BELOW. Tight, nsqd
-    sends about one message a round trip, so on a slow network that rate could never be
-    reached: after ``set_round_trip()`` half of what is possible counts as a stream. The same holds
-    where messages come late: beside a thread that computes, a reading thread waits 5 ms for the
+    sends about one message a round trip, so a slow network never reaches that rate. After
+    ``set_round_trip()``, half of the possible rate counts as a stream. The same holds where
+    messages come late: beside a thread that computes, a reading thread waits 5 ms for the
     interpreter's lock.
-    With others (``Together``), which may all be busy with less than that, it also is one when
-    all together reach the limit and this one has its part of it; a quiet one beside a stream
-    stays tight. ``adaptive=False`` asks for the whole share always.
+
+    Connections that are judged together (``JointRate``) may all be busy below that limit. They are
+    in a stream if all together reach it and this one has its part of the rate. A quiet connection
+    beside a stream stays tight. ``adaptive=False`` always asks for the whole share.
 
     With a rate limit, and in a turn, ``credit`` is the number of messages that may come beyond
-    those in flight; each one that comes takes one off. It is set under the lock of the RDY
-    allocator and counted down by the thread that reads: where both meet, the next one who sets it
-    puts it right.
+    those in flight; each message takes one off. The holder of the RDY allocator's lock sets it,
+    and the thread that reads counts it down. If both happen at once, the next setting corrects it.
 
-    ``share`` may be set by any thread; ``allowed`` is the highest one ever, and so the most that
-    nsqd was ever allowed to have in flight here. ``note()`` belongs to the thread that reads and
-    ``settle()`` to the timer: each has its own fields, and ``streaming`` is a flag that either
-    corrects within one more sample if they set it at the same moment.
+    Any thread may set ``share``. ``allowed`` is the highest share so far, and so the most that nsqd
+    was ever allowed to have in flight here. ``note()`` belongs to the thread that reads,
+    ``settle()`` to the timer, each with fields of its own. Both set the flag ``streaming``; if they
+    do so at the same moment, the next sample corrects it.
     """
 
     __slots__ = (
@@ -146,30 +153,35 @@ class RdyLevel:
     def __init__(self, adaptive: bool) -> None:
         self._share = 0
         self.allowed: int = 0
+        # True while it asks for batches or for the whole share.
         self.streaming: bool = not adaptive
-        # None: there is no rate limit.
+        # Messages that the rate limit allows beyond those in flight; None without a rate limit.
         self.credit: int | None = None
         self._adaptive = adaptive
-        # How many messages at a time, in a stream.
+        # Messages of a batch in a stream.
         self._batch = _ALL
+        # Rate at which a lone connection is in a stream, given its round trip and lateness.
         self._limit = STREAM_FROM
+        # Seconds that nsqd takes to answer a command; 0 means unknown.
         self._round_trip = 0.0
-        self._together: Together | None = None
+        # Rate of all connections that are judged together, and their number.
+        self._together: JointRate | None = None
         self._connections = 1
+        # Rates at which its stream begins and ends, and the number of messages of a sample.
         self._on, self._off, self._sample = STREAM_FROM, STREAM_BELOW, _SAMPLE
-        # Of the thread that reads: the sample at hand, and all messages so far.
+        # Fields of the thread that reads: the sample at hand, the total, and the last batch.
         self._since = 0.0
         self._count = 0
         self._total = 0
         self._opened_at = 0.0
         self._paced_at = 0.0
         self._paced_total = 0
-        # The least age of a newest message, in seconds: in the sample at hand, and ever; and how
-        # much more the one is than the other, so how late messages come.
+        # Least age in seconds of a newest message: in the sample at hand, and ever. The difference
+        # tells how late messages come.
         self._youngest = math.inf
         self._freshest = math.inf
         self._late = 0.0
-        # The timer's.
+        # Fields of the timer: the time and the total of its last measurement.
         self._settled_at = 0.0
         self._settled_total = 0
 
@@ -179,7 +191,7 @@ class RdyLevel:
 
     @share.setter
     def share(self, share: int) -> None:
-        # In this order, because the thread that reads the share sends the RDY.
+        # Order matters: the thread that sends reads ``share``, and nsqd may then use all of it.
         self.allowed = max(self.allowed, share)
         self._share = share
 
@@ -189,22 +201,22 @@ class RdyLevel:
         return self._round_trip
 
     def set_round_trip(self, seconds: float) -> None:
-        """Tell how long nsqd takes to answer a command, as measured in the handshake (seconds).
+        """Set the seconds that nsqd takes to answer a command, as the handshake measured them.
 
-        It matters above 0.5 ms; 0 means unknown. Call it before the first message.
+        Values above 0.5 ms change the limits; 0 means unknown. Call it before the first message.
         """
         self._round_trip = seconds
         self._divide()
 
-    def share_limit(self, together: Together, connections: int) -> None:
-        """So many connections are judged together, this one among them. By ``together``."""
+    def share_limit(self, together: JointRate, connections: int) -> None:
+        """Set the number of connections that are judged together. Called by ``together``."""
         self._connections = connections
         self._together = together if connections > 1 else None
         self._divide()
 
     def _divide(self) -> None:
-        # By those that join and by the thread that reads: what one writes over the other comes
-        # right with the next sample.
+        # Threads that join and the thread that reads may overwrite each other's results. The next
+        # sample corrects them.
         delay = max(self._round_trip, self._late)
         self._limit = min(STREAM_FROM, 0.5 / delay) if delay > 0 else STREAM_FROM
         self._on = min(self._limit, STREAM_FROM / self._connections)
@@ -212,11 +224,11 @@ class RdyLevel:
         self._sample = max(_LEAST_SAMPLE, _SAMPLE // self._connections)
 
     def wanted(self, in_flight: int) -> int:
-        """The RDY to have with so many messages in flight. For every send; never above share.
+        """Return the RDY to have with ``in_flight`` messages, never above share. For each send.
 
-        0 if more than the share are in flight. nsqd stops counting messages that time out while
-        they wait here. It would fill their places for ever, with messages that time out in the same
-        queue.
+        Returns 0 if more than the share are in flight. nsqd stops counting messages that time out
+        while they wait here. It would refill their places for ever, with messages that then time
+        out in the same queue.
         """
         share, credit = self._share, self.credit
         if credit is not None and in_flight + credit < share:
@@ -229,10 +241,10 @@ class RdyLevel:
         return share if in_flight > batch else min(share, in_flight + batch)
 
     def note(self, now: float, count: int, age: float = 0.0) -> None:
-        """``count`` messages arrived. For every recv; by the thread that reads.
+        """Note that ``count`` messages arrived. For each receive, by the thread that reads.
 
-        ``age``: seconds since the newest of them was published. Its publish and ``now`` are of two
-        clocks, so only how it changes means something.
+        ``age``: seconds since the newest of them was published. The two times are of different
+        clocks, so only changes of the age have a meaning.
         """
         self._total += count
         if self.credit is not None:
@@ -240,7 +252,7 @@ class RdyLevel:
         if self._together is not None:
             self._together.add(now, count)
         if self._share == 1:
-            return  # tight or not, it is 1
+            return  # a share of 1 is the same, tight or not
         self._count += count
         if age < self._youngest:
             self._youngest = age
@@ -252,10 +264,10 @@ class RdyLevel:
         self._judge(now, elapsed)
 
     def _pace(self, now: float, age: float) -> None:
-        """Set the batch by the rate since the last time."""
+        """Set the batch from the rate since the last call."""
         rate = (self._total - self._paced_total) / (now - self._paced_at)
         self._paced_at, self._paced_total = now, self._total
-        # A batch that takes less than some round trips would hold the stream up.
+        # A batch shorter than a few round trips would hold up the stream.
         delay = max(self._round_trip, age - self._freshest)
         seconds = max(_BATCH_SECONDS * self._connections, 4 * delay)
         by_itself = seconds > _LONGEST_BATCH or rate * self._connections >= _FULL_FROM
@@ -277,7 +289,7 @@ class RdyLevel:
         self._learn()
 
     def _learn(self) -> None:
-        """How late the sample's messages came, at least: a pause that passes is none."""
+        """Learn how late messages come: the least lateness in the sample, so one pause is none."""
         self._freshest = min(self._freshest, self._youngest)
         self._late = self._youngest - self._freshest
         self._youngest = math.inf
@@ -300,17 +312,18 @@ class RdyLevel:
         )
 
     def settle(self, now: float) -> bool:
-        """End the stream if it is over: then flush, as RDY is lower. Returns whether one goes on.
+        """End the stream if it is over. Return True if it goes on.
 
-        Call it about every 100 ms until it returns False, also with nothing in flight: after the
-        last message of a stream there is no ``note()`` any more.
+        After the end the caller flushes, as RDY is lower. Call it about every 100 ms until it
+        returns False, even with nothing in flight: no ``note()`` follows the last message of a
+        stream.
         """
         if not self._adaptive or not self.streaming:
             return False
         total = self._total
         elapsed = now - self._settled_at
         if self._settled_at < self._opened_at:
-            # The first look at this stream: measure from here.
+            # At the first look at a new stream, begin to measure.
             self._settled_at, self._settled_total = now, total
         elif elapsed * self._off >= self._sample:
             if self._ends(now, elapsed, total - self._settled_total):

@@ -1,4 +1,4 @@
-"""Which nsqds a reader dials, and when.
+"""Dials of a Reader: the nsqds to connect to, and the time of each next dial.
 
 Knows addresses, wishes and delays. Must not know sockets, locks or the time of day.
 """
@@ -24,22 +24,22 @@ __all__ = [
     "ReaderNodes",
 ]
 
-# A connection that lived this long (seconds) was a good one: its delays start again.
+# Seconds after which a connection counts as good, so that its delays start again.
 STABLE_AFTER: Final = 5.0
 
 # Dials of a discovered node that no nsqlookupd lists any more, before it is forgotten.
 UNLISTED_TRIES: Final = 3
 
-# Questions to nsqlookupds about a node whose connection ended, before the node is forgotten. They
-# take about 20 seconds. A node that restarts later is found by the usual questions.
+# Questions to nsqlookupds about a node whose connection ended, before it is forgotten. They take
+# about 20 seconds. The regular questions find a node that restarts later.
 UNLISTED_ASKS: Final = 7
 
-# Seconds that nsqlookupds have to answer that. After them, what they said last counts.
+# Seconds that nsqlookupds have for the answer. After them, their last answer counts.
 ANSWER_SECONDS: Final = 2.0
 
 
 class NodeState(enum.Enum):
-    """WAITING for its next dial, DIALLING (handshake included), or LIVE."""
+    """State of a node: WAITING for its next dial, DIALLING (with the handshake), or LIVE."""
 
     WAITING = "waiting"
     DIALLING = "dialling"
@@ -50,16 +50,21 @@ class NodeState(enum.Enum):
 class _Node:
     delays: ReconnectDelays
     due_at: float
+    # Time of the next dial or question.
     state: NodeState = NodeState.WAITING
+    # True if the user gave the address.
     direct: bool = False
+    # The nsqlookupds that list it.
     sources: set[Hashable] = field(default_factory=set)
     # The nsqlookupds that listed it when its connection ended, and have not answered since.
     stale: set[Hashable] = field(default_factory=set)
-    # Its connection ended, and no nsqlookupd has listed it since.
+    # True if its connection ended and no nsqlookupd has listed it since.
     in_doubt: bool = False
+    # Questions left before it is forgotten.
     asks_left: int = 0
-    # Pauses between these questions. A question is no dial, so it must not change ``delays``.
+    # Pauses between these questions, apart from ``delays``, because a question is no dial.
     asks: ReconnectDelays | None = None
+    # Dials left once no nsqlookupd lists it.
     tries_left: int = 0
     live_since: float = 0.0
 
@@ -68,7 +73,7 @@ class _Node:
         return self.direct or bool(self.sources or self.stale)
 
     def doubt(self, asks: ReconnectDelays) -> None:
-        """Distrust what nsqlookupds said: the connection ended. ``asks``: pauses of questions."""
+        """Distrust the nsqlookupds, as the connection ended. ``asks``: pauses between questions."""
         self.in_doubt = True
         self.asks_left = UNLISTED_ASKS
         self.asks = asks
@@ -77,7 +82,7 @@ class _Node:
 
     @property
     def asked(self) -> bool:
-        """Whether nsqlookupds were asked since it is in doubt."""
+        """True if nsqlookupds were asked since it came in doubt."""
         return self.asks_left < UNLISTED_ASKS
 
     def trust(self) -> None:
@@ -87,22 +92,22 @@ class _Node:
 
 
 class ReaderNodes:
-    """The nsqds that a reader wants to be connected to, and the time of the next dial of each.
+    """The nsqds that a Reader wants a connection to, and the time of each one's next dial.
 
-    A reader consumes from every nsqd that has its topic. Some addresses are given by the user
-    ("direct"): they are dialled for ever. Others are found by asking nsqlookupd, the registry of
-    nsqds: they are dialled as long as any nsqlookupd lists them, and UNLISTED_TRIES times after
-    that, since dialling a node that is gone for good would go on for ever. A connection that lives
-    is never given up because of an answer of nsqlookupd, which forgets everything when it restarts.
+    A Reader consumes from every nsqd that has its topic. The user gives some addresses ("direct"),
+    which are dialled for ever. nsqlookupd, the registry of nsqds, lists the others. They are
+    dialled while any nsqlookupd lists them, and UNLISTED_TRIES times after that: otherwise the
+    dials of a node that is gone for good would never end. An answer of nsqlookupd never closes a
+    live connection, because nsqlookupd forgets everything when it restarts.
 
-    One that ended may have done so because its topic was deleted, and SUB would create the topic
-    again. So the nsqlookupds are asked (``ask()``) when its dial is due: it is dialled when one
-    lists it, or does not answer but did list it. Else it is asked for UNLISTED_ASKS times in all.
+    A connection may have ended because its topic was deleted, and SUB would create the topic again.
+    So when the next dial is due, the nsqlookupds are asked first (``ask()``). The node is dialled
+    when one lists it, or when one that did list it does not answer. Otherwise they are asked
+    UNLISTED_ASKS times in all.
 
-    There is at most one dial or connection per address. Every failure and every loss comes here
-    and is followed by a jittered delay that grows up to the bound of its kind (DialEnd), and starts
-    afresh only after a connection that lived for STABLE_AFTER seconds. Not thread-safe: the owner
-    holds a lock.
+    Each address has at most one dial or connection. After every failure and loss comes a jittered
+    delay, which grows to the bound of its kind (DialEnd). It starts afresh only after a connection
+    that lived for STABLE_AFTER seconds. Not thread-safe: the owner holds a lock.
     """
 
     def __init__(self, direct: Iterable[Address], rng: random.Random) -> None:
@@ -112,16 +117,16 @@ class ReaderNodes:
             self.add_direct(address)
 
     def add_direct(self, address: Address) -> None:
-        """Want this nsqd until ``remove()``. A new one is due at once."""
+        """Want this nsqd until ``remove()``. A new address is due at once."""
         node = self._node(address, 0.0)
         node.direct = True
         node.trust()
 
     def remove(self, address: Address) -> None:
-        """Want this nsqd no more: cancels its redials; a dial under way ends in a refusal.
+        """Want this nsqd no more. Its redials end; a dial under way is refused at its end.
 
-        A live connection is the owner's to close. A nsqlookupd that goes on listing the
-        address brings it back with its next answer.
+        The owner closes a live connection. A nsqlookupd that still lists the address brings it back
+        with its next answer.
         """
         node = self._nodes.get(address)
         if node is None:
@@ -130,20 +135,20 @@ class ReaderNodes:
         node.sources.clear()
         node.stale.clear()
         node.tries_left = 0
-        # While dialling or live the entry stays, so that the address is not dialled twice.
+        # A dialling or live entry stays, so that the address is not dialled twice.
         if node.state is NodeState.WAITING:
             del self._nodes[address]
 
     def discovered(self, source: Hashable, addresses: Set[Address], now: float) -> None:
-        """One nsqlookupd (``source``) answered: exactly these are listed there now.
+        """Take the answer of one nsqlookupd (``source``), which lists exactly these now.
 
-        Do not call it when the question failed: then its last answer stands.
+        Do not call it when the question failed: the last answer then stands.
         """
         for address in addresses:
             node = self._node(address, now)
             node.tries_left = UNLISTED_TRIES
             if node.in_doubt and not node.asked:
-                # Perhaps said before its connection ended.
+                # The nsqlookupd may have said this before it saw the connection end.
                 node.stale.add(source)
                 continue
             node.sources.add(source)
@@ -156,16 +161,16 @@ class ReaderNodes:
                 node.stale.discard(source)
 
     def ask(self, now: float) -> bool:
-        """Whether to ask the nsqlookupds now, about nodes whose dial would be due.
+        """Return True if nsqlookupds must be asked now, about nodes whose dial would be due.
 
-        ``discovered()`` tells what they say. Call it before ``due()``.
+        ``discovered()`` takes their answers. Call this before ``due()``.
         """
         wanted = False
         for address, node in list(self._nodes.items()):
             if not node.in_doubt or node.due_at > now:
                 continue
             if node.asked and node.listed:
-                # Those that listed it do not answer.
+                # The nsqlookupds that listed it do not answer, so their last answer counts.
                 node.trust()
             elif node.asks_left and node.asks is not None:
                 wanted = True
@@ -177,11 +182,11 @@ class ReaderNodes:
         return wanted
 
     def dialling(self, address: Address) -> None:
-        """A dial begins of one that was ``due()`` just now."""
+        """Note that a dial begins, of an address that ``due()`` has just returned."""
         self._nodes[address].state = NodeState.DIALLING
 
     def connected(self, address: Address, now: float) -> bool:
-        """The handshake is through. False when the address was removed meanwhile: close it."""
+        """Note a finished handshake. Return False if the address was removed: close it then."""
         node = self._nodes.get(address)
         if node is None or node.state is not NodeState.DIALLING:
             return False
@@ -195,10 +200,10 @@ class ReaderNodes:
     def ended(
         self, address: Address, now: float, end: DialEnd = DialEnd.TURNED_AWAY
     ) -> float | None:
-        """A dial failed, or a connection ended; an end that is reported twice counts once.
+        """Note a failed dial or a lost connection. An end that is reported twice counts once.
 
-        ``end``: the kind, of a dial. A connection that ended soon was turned away. Returns when it
-        is dialled or asked for again (seconds), or None for never.
+        ``end``: kind of the end, of a dial. A connection that ended soon was turned away. Return
+        the time (seconds) of the next dial or question, or None if there is none.
         """
         node = self._nodes.get(address)
         if node is None:
@@ -209,7 +214,7 @@ class ReaderNodes:
         node.state = NodeState.WAITING
         if lived and now - node.live_since >= STABLE_AFTER:
             node.delays.reset()
-            # Removed nodes have no tries left, and a good connection does not give them any.
+            # A removed node has no tries left, and even a good connection gives it none.
             if node.tries_left:
                 node.tries_left = UNLISTED_TRIES
         elif not node.listed and node.tries_left:
@@ -223,7 +228,7 @@ class ReaderNodes:
         return node.due_at
 
     def due(self, now: float) -> list[Address]:
-        """The addresses to dial now, the longest due first. Report each by ``dialling()``."""
+        """Return the addresses to dial, the longest due first. Report each by ``dialling()``."""
         due = [
             (node.due_at, address)
             for address, node in self._nodes.items()
@@ -232,7 +237,7 @@ class ReaderNodes:
         return [address for _, address in sorted(due)]
 
     def next_at(self) -> float | None:
-        """When the next dial or question is due, in seconds; None when there is none."""
+        """Return the time of the next dial or question in seconds, or None."""
         return min(
             (node.due_at for node in self._nodes.values() if node.state is NodeState.WAITING),
             default=None,

@@ -1,4 +1,4 @@
-"""When unreachable nsqds count as an outage, in which publishes fail at once.
+"""Outage of a Writer: the time from which unreachable nsqds make publishes fail at once.
 
 Knows addresses, errors and delays. Must not know sockets, locks or the time of day.
 """
@@ -17,16 +17,16 @@ from gnsqsync.policy.backoff import ReconnectDelays
 
 __all__ = ["REFUSED", "Outage", "is_final"]
 
-# Seconds of nothing but refusals that are an outage: a restart of nsqd takes less.
+# Seconds of nothing but refusals that are an outage. A restart of nsqd takes less.
 REFUSED: Final = 1.0
-# Seconds between two dials: at most so many while it may be a restart, then more and more.
+# Longest seconds between two dials while it may be a restart; then the first and longest delay.
 _QUICK: Final = 0.1
 _FIRST: Final = 0.5
 _LONGEST: Final = 3.0
 
 
 def is_final(error: NSQError) -> bool:
-    """Whether waiting is useless because something has to be changed first.
+    """Return True if waiting is useless because something has to be changed first.
 
     nsqd does not say whether it refused a secret or could not reach its auth server.
     """
@@ -35,28 +35,29 @@ def is_final(error: NSQError) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Away:
-    """An nsqd that could not take a publish since ``since``."""
+    """State of an nsqd that has not been able to take a publish since ``since``."""
 
     since: float
     delays: ReconnectDelays
-    # Connected again, but no publish was answered yet.
+    # True once connected again, while no publish was answered yet.
     connected: bool = False
-    # Since when every attempt was refused; None while it is silent.
+    # Time since which every attempt was refused; None while the nsqd is silent.
     refused_since: float | None = None
+    # Error of the last attempt.
     error: NSQError | None = None
 
 
 class Outage:
-    """Whether none of a Writer's nsqds can take a publish, and for how long that has been so.
+    """State of an outage, in which none of a Writer's nsqds can take a publish.
 
-    An nsqd is away from the start of a dial or publish that failed until it is connected or
-    answers. It is an outage when all are away, each for long enough:
+    An nsqd is away from the start of a failed dial or publish, until it is connected or answers. An
+    outage begins when all nsqds have been away for long enough:
 
-    * at once, where trying again is useless;
-    * after ``refused`` seconds, if it refused each time;
+    * at once, if trying again is useless;
+    * after ``refused`` seconds, if the nsqd refused each time;
     * after ``silent`` seconds in any case.
 
-    With infinity for both only what is final counts. The address None stands for "no address is
+    With infinity for both, only final errors count. The address None stands for "no address is
     known". Not thread-safe.
     """
 
@@ -67,21 +68,21 @@ class Outage:
         self._away: dict[Address | None, _Away] = {}
 
     def begun(self, address: Address | None, now: float) -> None:
-        """A dial begins, or the search for addresses: silence until there is a result."""
+        """Note that a dial begins, or the search for addresses. It counts as silent meanwhile."""
         away = self._away.get(address)
         if away is None:
             away = self._away[address] = _Away(now, ReconnectDelays(_FIRST, _LONGEST, self._rng))
         elif away.connected:
-            # The delays go on growing: an nsqd that accepts connections but no publishes is dialled
-            # less and less often.
+            # The delays continue to grow, so that an nsqd that accepts connections but no publishes
+            # is dialled less and less often.
             self._away[address] = _Away(now, away.delays)
 
     def failed(
         self, address: Address, began: float, now: float, error: NSQError, *, silent: bool
     ) -> None:
-        """What began at ``began`` has failed: a dial, or a publish that was not answered in time.
+        """Note a failed dial, or a publish that was not answered in time. It began at ``began``.
 
-        ``silent``: it took too long, and nothing said no.
+        ``silent``: True if the time passed without a refusal.
         """
         self.begun(address, began)
         away = self._away[address]
@@ -92,22 +93,22 @@ class Outage:
             away.refused_since = now
 
     def connected(self, address: Address) -> None:
-        """A dial succeeded."""
+        """Note that a dial succeeded."""
         away = self._away.get(address)
         if away is not None:
             away.connected = True
 
     def works(self, address: Address | None) -> None:
-        """A publish was answered there, or nothing is known of it; with None, there are some."""
+        """Note that an nsqd answered or is not known any more; None: that addresses are known."""
         self._away.pop(address, None)
 
     def forget_others(self, addresses: Collection[Address]) -> None:
-        """Only these may get publishes from now on."""
+        """Forget all nsqds but these, which may get publishes from now on."""
         for address in [a for a in self._away if a is not None and a not in addresses]:
             del self._away[address]
 
     def due(self, addresses: Collection[Address]) -> float:
-        """When it is an outage, or was, if nothing changes; infinity while one may work."""
+        """Return the time at which the outage begins or began; infinity while an nsqd may work."""
         return max(self._due(address) for address in addresses or (None,))
 
     def _due(self, address: Address | None) -> float:
@@ -122,16 +123,16 @@ class Outage:
         return min(silent, away.refused_since + self._refused)
 
     def since(self, addresses: Collection[Address]) -> float:
-        """Since when all have been away; only where they are."""
+        """Return the time since which all have been away. All of them must be away."""
         return max(self._away[address].since for address in addresses or (None,))
 
     def errors(self, addresses: Iterable[Address]) -> list[NSQError]:
-        """The last error of each; only where all are away."""
+        """Return the last error of each address. All of them must be away."""
         found = ((address, self._away[address].error) for address in addresses)
         return [error or ConnectionLost(f"{address} does not answer") for address, error in found]
 
     def pause(self, address: Address, now: float) -> float:
-        """Seconds until this one is dialled again; 0 only where nothing has failed."""
+        """Return the seconds until the next dial; 0 only if nothing has failed there."""
         away = self._away.get(address)
         if away is None or away.error is None:
             return 0.0

@@ -1,21 +1,23 @@
-"""When the owner of a lock, a turn or a dial counts as gone.
+"""Grace of an owner: the time after which the holder of a lock, turn or dial counts as gone.
 
-An exception from outside (gevent.Timeout, a kill, a signal handler that raises) may hit between any
-two instructions, so also between taking something and the ``try`` whose ``finally`` gives it back.
+A kill may strike between any two instructions, even between taking a lock and the ``try`` whose
+``finally`` gives it back. Here, a kill is gevent.Timeout, GreenletExit, or an exception of a signal
+handler.
 """
 
 from __future__ import annotations
 
 __all__ = ["GRACE_SECONDS", "lost_at"]
 
-# An owner needs microseconds to give back what it has. Only an encoder or the look-up of a name
-# works longer than that.
+# Seconds that an owner may be late. An owner needs microseconds to give back what it holds; only an
+# encoder or the look-up of a name takes longer.
 GRACE_SECONDS: float = 5.0
 
 
 def lost_at(due: float) -> float:
-    """The time (monotonic seconds) from which an owner is gone that was ``due`` to give back.
+    """Return the time (monotonic seconds) from which an owner counts as gone.
 
-    The thread that finds it ends the connection: how far the owner came is not known.
+    ``due``: the time at which it had to give back what it holds. The thread that finds it gone ends
+    the connection, because nobody knows how far the owner came.
     """
     return due + GRACE_SECONDS

@@ -11,20 +11,20 @@ from typing import Final
 
 __all__ = ["EAGER_LONGEST", "EAGER_SECONDS", "RETRY_LONGEST", "PollPauses"]
 
-# Seconds in which a search that has found nothing is eager, from its first question on, or from the
-# answer that listed nothing any more.
+# Seconds of an eager search, from its first question on, or from the first answer that lists
+# nothing any more. The next two are its first and its longest pause in seconds.
 EAGER_SECONDS: Final = 300.0
 _EAGER_FIRST: Final = 0.25
 EAGER_LONGEST: Final = 3.0
 
-# Seconds until an nsqlookupd that failed is asked again. The longest pause with its jitter and the
-# time-out of a question together are below 5 s.
+# Seconds until a failed nsqlookupd is asked again: the first and the longest pause. The longest,
+# its jitter and the timeout of a question add up to less than 5 s.
 _RETRY_FIRST: Final = 1.0
 RETRY_LONGEST: Final = 2.5
 
 
 class PollPauses:
-    """The pauses of one nsqlookupd. The interval bounds all of them.
+    """Pauses between questions to one nsqlookupd. The interval bounds all of them.
 
     ==========================  ====================================================
     The last question           Seconds until the next one
@@ -40,21 +40,24 @@ class PollPauses:
     nsqlookupd answers
     ==========================  ====================================================
 
-    Each pause is moved by up to half of ``jitter``, a part of the pause, to either side.
+    Jitter moves each pause by up to half of ``jitter``, a part of the pause, to either side.
     """
 
     __slots__ = ("_eager_until", "_failures", "_lists", "_nothing", "_rng")
 
     def __init__(self, rng: random.Random | None = None) -> None:
         self._rng = rng or random.Random()
+        # Questions in a row that failed.
         self._failures = 0
+        # True if the last answer listed something.
         self._lists = False
-        # Answers in a row that listed nothing.
+        # Number of answers in a row that listed nothing.
         self._nothing = 0
+        # Time at which the eager search ends.
         self._eager_until = -math.inf
 
     def begin(self, now: float) -> None:
-        """Be eager from now on: somebody new asks, or the last thing listed is gone."""
+        """Be eager from now on: a new user asks, or the last thing listed is gone."""
         self._nothing = 0
         self._eager_until = now + EAGER_SECONDS
 
@@ -67,13 +70,13 @@ class PollPauses:
         self._nothing = 0 if listed else self._nothing + 1
 
     def failed(self) -> None:
-        """Note a question without an answer that makes sense."""
+        """Note a question without a usable answer."""
         self._failures += 1
 
     def usual(self, now: float, interval: float, *, searching: bool, alone: bool) -> float:
         """Return the seconds until the next question, before the jitter.
 
-        ``searching``: no nsqlookupd lists anything. ``alone``: no other one answers.
+        ``searching``: no nsqlookupd lists anything. ``alone``: no other nsqlookupd answers.
         """
         if self._failures:
             pause = _doubled(_RETRY_FIRST, self._failures - 1)

@@ -1,6 +1,6 @@
-"""How many messages a Reader may be sent now, at so many a second.
+"""Rate limit of a Reader: a token bucket that tells how many messages may come now.
 
-A token bucket. Takes the time as an argument; knows no RDY and no connection.
+Takes the time as an argument. Must not know RDY or a connection.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from typing import Final
 
 __all__ = ["RateLimit"]
 
-# Tokens are handed out at most each so many seconds: at a high rate several at a time, but no more
-# than a quarter of the burst, so that none is lost in a full bucket.
+# Seconds between two grants of tokens: at a high rate several at a time, but no more than a quarter
+# of the burst, so that none is lost in a full bucket.
 _STEP_SECONDS: Final = 0.02
 
 
 class RateLimit:
-    """``rate`` tokens a second, of which it keeps ``burst`` at most. Each message takes one.
+    """Bucket that gains ``rate`` tokens a second and holds ``burst``. Each message takes one.
 
-    It may fall into debt, by messages that were on the wire when their RDY was lowered: then there
-    is none until that is made up for. So in any time t it grants ``rate * t + burst`` at most.
+    Messages that were on the wire when RDY was lowered may bring it into debt. It then grants none
+    until the debt is paid. In any time t it grants at most ``rate * t + burst``.
     """
 
     def __init__(self, rate: float, burst: int) -> None:
@@ -30,17 +30,17 @@ class RateLimit:
         self._at = -math.inf
 
     def take(self, count: int, now: float) -> None:
-        """So many messages have come."""
+        """Note that ``count`` messages have come."""
         self._fill(now)
         self._tokens -= count
 
     def tokens(self, now: float) -> int:
-        """How many messages may come now."""
+        """Return the number of messages that may come now."""
         self._fill(now)
         return max(0, math.floor(self._tokens))
 
     def next_at(self, now: float) -> float:
-        """When there are more tokens than now; some at a time where the rate is high."""
+        """Return the time of the next tokens; at a high rate, of several at once."""
         self._fill(now)
         missing = max(math.floor(self._tokens) + 1, 1) - self._tokens
         return now + max(missing / self._rate, self._step)

@@ -2,11 +2,14 @@
 
 Knows the rules and what is in flight. Must not know connections, commands, locks or clocks.
 
-An update has two steps. First the *targets*: what each node should have, by the regime that
-holds (the regimes are the states of the allocator, ``RdyAllocator.regime`` is their only
-transition). Then the *grants*: what each may have now, given that slots which are still in use
-elsewhere cannot be given away. Every rule about who deserves what is in the first step, the
-invariant is in the second alone.
+An update has two steps. The first sets the *targets*, the RDY that each node should have, by the
+regime in force. The regimes are the states of the allocator, and ``RdyAllocator.regime`` is their
+only transition. The second sets the *grants*, the RDY that each node may have now. A slot that is
+still in use elsewhere cannot be given away yet. All rules about who deserves RDY are in the first
+step; the invariant is kept by the second alone.
+
+Surprise: ``RdyNode.rdy`` is the promise to nsqd, not what is on the wire. RdyLevel may ask for
+less, and in a turn the caller lowers RDY itself (``begun``), before the answer to the message.
 """
 
 from __future__ import annotations
@@ -22,16 +25,16 @@ from gnsqsync.policy.rdy_turns import LEAST_TRANSIT, Looks, TurnState
 
 __all__ = ["TEST_IDLE_TIMEOUT", "Load", "RdyAllocator", "Regime", "fill"]
 
-# Seconds for which the node under test may be silent before another one is tested.
+# Seconds for which the node under test may be silent before another node is tested.
 TEST_IDLE_TIMEOUT: Final = 1.0
 
 
 class Regime(enum.Enum):
-    """How RDY is given out at present.
+    """Rule by which RDY is given out at present.
 
     SILENT: no node gets any (paused, a limit of 0, or a pause of the backoff). TEST: one node gets
-    RDY 1 (the backoff asks for one message). SHARE: there is at least one slot for each node.
-    ROTATE: there are more nodes than slots, and they take turns.
+    RDY 1, as the backoff asks for one message. SHARE: there is a slot for each node, or more.
+    ROTATE: there are more nodes than slots, and nodes take turns.
     """
 
     SILENT = "silent"
@@ -43,46 +46,47 @@ class Regime(enum.Enum):
 class RdyAllocator(Generic[Key]):
     """Divides a reader's max_in_flight among its nsqds.
 
-    nsqd pushes messages, and RDY is how a consumer bounds that: "RDY n" on a connection means "at
-    most n unanswered messages here", a ceiling that stays until it is changed
-    (docs/protocol/flow#rdy). A reader promises its user that at most ``max_in_flight`` messages are
-    unanswered in all, but it cannot know which of its nsqds will have some. This class decides how
-    the promise is split, and keeps it: after each update ::
+    nsqd pushes messages, and RDY bounds them: "RDY n" on a connection means "at most n unanswered
+    messages here", until it is changed (docs/protocol/flow#rdy). A Reader promises its user that at
+    most ``max_in_flight`` messages are unanswered in all, but it cannot know which of its nsqds
+    will have messages. This class divides the promise and keeps it. After each update ::
 
         sum(max(RDY, in flight) over all nodes) <= max_in_flight
 
-    except for messages that were in flight before a limit was lowered, or that nsqd delivered
-    again after a time-out; while there are too many of those, no node gets a new one. So
-    RDY that is taken from a node is given to another one only when the messages in flight there
-    are answered: ``waiting`` is then True, and update() wants to be called on answers.
+    There are two exceptions: messages in flight before a limit was lowered, and messages that nsqd
+    delivered again after a timeout. While there are too many of those, no node gets a new one. RDY
+    that is taken from a node goes to another only when the messages in flight there are answered.
+    Until then ``waiting`` is True, and each answer must be followed by an update().
 
-    * Enough slots (SHARE): every node has at least RDY 1, since nsqd cannot announce that it has
-      messages, only deliver them. A node that delivered nothing for ``low_rdy_idle_timeout``
-      keeps just that 1 (or room for one more than it has in flight) and lends the rest to the
-      busy ones. The whole limit is given out, the remainder of the division included. No node
-      gets more than its server's max_rdy_count.
-    * More nodes than slots (ROTATE): RDY 1 for as many as there are slots, each for a ``Turn``: one
-      message, or several of a node with a backlog. The last answer ends the turn. So does a look
-      without a message (``Looks``), of ``low_rdy_idle_timeout`` at most; after ``low_rdy_timeout``
-      RDY is lowered in any case. The node that waited longest is next. A node whose look found
-      nothing rests: it lets nodes that had messages go first, for 0.2 s times the number of nodes
-      at most. A further message may come in spite of RDY 0 (the first one timed out, or nsqd had
-      chosen it already). It is handled like any other, uses a slot, and its node gets no turn while
-      it is open. With N nodes, M messages in a turn and D for the longest time that a message stays
-      unanswered, a node waits for at most ::
+    * Enough slots (SHARE): every node has at least RDY 1, because nsqd cannot announce messages,
+      only deliver them. A node that delivered nothing for ``low_rdy_idle_timeout`` keeps only that
+      1, or room for one more than it has in flight. The busy nodes get the rest, with the remainder
+      of the division, so the whole limit is given out. No node gets more than its server's
+      max_rdy_count.
+    * More nodes than slots (ROTATE): as many nodes as there are slots get RDY 1, each for a
+      ``Turn``: one message, or several of a node with a backlog. The last answer ends the turn, and
+      so does a look without a message (``Looks``), after ``low_rdy_idle_timeout`` at most. After
+      ``low_rdy_timeout`` RDY is lowered in any case. The node that waited longest is next. A node
+      whose look found nothing rests, and lets nodes that had messages go first, for at most 0.2 s
+      times the number of nodes.
+
+      A further message may come in spite of RDY 0, because the first one timed out or nsqd had
+      chosen it already. It is handled like any other, uses a slot, and its node gets no turn until
+      it is answered. With N nodes, M messages in a turn, and D for the longest time that a message
+      stays unanswered, a node waits for at most ::
 
           N * (longest look + longest rest + M * D + transit)
 
       if update() is called when ``next_at`` says, and on answers while ``waiting``. The caller
-      must lower RDY itself before the last answer of a turn: ``begun`` lists new turns.
-    * Backoff and pause: RDY 0 for all (SILENT), or RDY 1 for one node (TEST): one message is
-      enough to see whether handlers work again. It is passed on from a node that has none.
+      itself must lower RDY before the last answer of a turn; ``begun`` lists new turns.
+    * Backoff and pause: RDY 0 for all (SILENT), or RDY 1 for one node (TEST), as one message is
+      enough to see if handlers work again. The test passes on from a node that has no message.
 
-    Call update() after every change and whenever ``next_at`` has come: nothing else computes. A
+    Call update() after every change and whenever ``next_at`` has come; nothing else computes. A
     node is any hashable key of the caller's. ``transit`` bounds the seconds that a lowered RDY may
-    take to reach nsqd; for RDY 1 it is twice the round trip, 2 ms at least. The slots count as used
-    in that time, since messages may be on the wire. At 0 they are free at once, as far as none of
-    them is known to be in flight. Not thread-safe: the owner holds a lock.
+    take to reach nsqd. For RDY 1 it is twice the round trip, and 2 ms at least. Slots count as used
+    in that time, because messages may be on the wire. With ``transit`` 0, a slot is free at once
+    unless a message is known to be in flight. Not thread-safe: the owner holds a lock.
     """
 
     def __init__(
@@ -96,22 +100,24 @@ class RdyAllocator(Generic[Key]):
         rng: random.Random | None = None,
     ) -> None:
         """``most_messages``: upper bound of the messages of a turn."""
-        # What is wished: a limit of 0 is like a pause, and joins and losses end neither.
+        # Limit and pause as the user wishes. A limit of 0 is like a pause. New and lost nodes end
+        # neither.
         self.max_in_flight: int = max_in_flight
         self.paused: bool = False
-        # True while the limit is lent by a group for one message: then there are turns also where
-        # there is a slot for each node.
+        # True while a group lends the limit for one message: there are turns even if each node has
+        # a slot.
         self.one_message: bool = False
-        # Messages that had come when the limit was lent; None: the next update counts.
+        # Number of messages that had come when the limit was lent; None until the next update.
         self._came_before: int | None = None
+        # True once the message for which the limit was lent has come.
         self._is_used_up = False
-        # What the backoff allows.
+        # Phase of the backoff: how many messages it allows.
         self.phase: Phase = Phase.OPEN
-        # As of the last update: some node gets its RDY when messages elsewhere are answered; and
-        # when time alone will change the picture (seconds), or None.
+        # Result of the last update. ``waiting``: some node gets its RDY when messages elsewhere are
+        # answered. ``next_at``: time at which an update is needed without an event, or None.
         self.waiting: bool = False
         self.next_at: float | None = None
-        # The turns that the last update began, and how many messages may come before RDY 0.
+        # Turns that the last update began: number of messages to come before RDY 0.
         self.begun: dict[Key, int] = {}
         # True if the last update found more nodes than slots.
         self.takes_turns: bool = False
@@ -121,17 +127,19 @@ class RdyAllocator(Generic[Key]):
         self._transit = transit
         self._rng = rng or random.Random()
         self._nodes: dict[Key, RdyNode[Key]] = {}
+        # Node under test, in the regime TEST.
         self._test: RdyNode[Key] | None = None
-        # Waiting is ordered by these and not by time: a node that joined before an update waits
-        # longer than one that lost its turn in it, even at the same moment. Of nodes that lost
-        # their turns in one update, the first waits longest.
+        # Numbers of updates and of lost turns, which order the queue in place of the time. A node
+        # that joined before an update has waited longer than a node that lost its turn in it, even
+        # at the same moment. Of nodes that lost their turns in one update, the first waits longest.
         self._updates = 0
         self._losses = 0
+        # Length of the looks.
         self._looks = Looks(low_rdy_idle_timeout)
         # True while a node that had a message waits for a slot.
         self._is_wanted = False
 
-    # What happened. Each of these is followed by an update().
+    # Events. Each must be followed by an update().
 
     def add(self, node: Key, max_rdy_count: int, now: float, round_trip: float = 0.0) -> None:
         """Add a subscribed connection, at RDY 0. ``max_rdy_count`` is from the IDENTIFY answer.
@@ -150,27 +158,27 @@ class RdyAllocator(Generic[Key]):
         )
 
     def remove(self, node: Key) -> None:
-        """A connection is gone; so are its messages, and its slots are free.
+        """Remove a lost connection. Its messages are gone and its slots are free.
 
-        When it was the node under test, the next update tests another one.
+        If it was under test, the next update tests another node.
         """
         gone = self._nodes.pop(node, None)
         if gone is not None and gone is self._test:
             self._test = None
 
     def retire(self, node: Key) -> None:
-        """This one gets no RDY any more; what it has in flight still counts until ``remove()``."""
+        """Give a node no more RDY. Its messages in flight count until ``remove()``."""
         retired = self._nodes[node]
         retired.cap = retired.target = 0
 
     def lend(self, slots: int, *, one_message: bool) -> None:
-        """Set the limit; with ``one_message`` it is 0 again when a message has come."""
+        """Set the limit. With ``one_message``, it is 0 again once a message has come."""
         self.max_in_flight = slots
         self.one_message = one_message
         self._came_before = None
 
     def set_round_trip(self, node: Key, seconds: float) -> None:
-        """Note how long this node takes to answer a command; 0 means unknown."""
+        """Set the seconds that this node takes to answer a command; 0 means unknown."""
         found = self._nodes[node]
         found.round_trip, found.transit = seconds, self._transit_of(seconds)
 
@@ -179,11 +187,11 @@ class RdyAllocator(Generic[Key]):
             return self._transit
         return min(self._transit, max(LEAST_TRANSIT, 2 * round_trip))
 
-    # What follows from it.
+    # Decisions.
 
     @property
     def regime(self) -> Regime:
-        """The rule that is in force."""
+        """Rule that is in force."""
         if self.paused or self.max_in_flight == 0 or self.phase is Phase.BLOCKED:
             return Regime.SILENT
         if self._is_used_up:
@@ -197,8 +205,8 @@ class RdyAllocator(Generic[Key]):
     def update(self, now: float, loads: Mapping[Key, Load]) -> list[tuple[Key, int]]:
         """Decide anew. Return (node, RDY) for nodes that change, the lowered ones first.
 
-        A node without a load counts as one with nothing in flight. Leave out of ``in_flight``
-        what no answer can be expected for, since it blocks a slot.
+        A node without a load counts as one with nothing in flight. ``in_flight`` must not include a
+        message for which no answer can come, because it would block a slot.
         """
         self._updates += 1
         self.begun.clear()
@@ -241,19 +249,19 @@ class RdyAllocator(Generic[Key]):
             node.idle = False
         if not node.turn.observe(now, node.received, node.in_flight):
             return False
-        # RDY 0 has left before the answer.
+        # The caller sent RDY 0 before the answer.
         node.rdy = 0
         return True
 
     def _has_come(self) -> bool:
         """Return True if a message came since the limit was lent."""
         received = sum(node.received for node in self._nodes.values())
-        if self._came_before is None or received < self._came_before:  # a node is gone
+        if self._came_before is None or received < self._came_before:  # a node was removed
             self._came_before = received
         return received > self._came_before
 
     def _queue(self, node: RdyNode[Key]) -> None:
-        """Put a node at the end of those that wait."""
+        """Put a node at the end of the queue."""
         self._losses += 1
         node.queued = (self._updates, self._losses)
 
@@ -264,7 +272,7 @@ class RdyAllocator(Generic[Key]):
             if self.takes_turns and node.rdy:
                 self._begin_turn(node, now)
             elif regime is Regime.SHARE:
-                # A look is too short to call it idle there.
+                # A look was too short to call a node idle in a share.
                 node.restart(now)
 
     def _begin_turn(self, node: RdyNode[Key], now: float) -> None:
@@ -273,12 +281,12 @@ class RdyAllocator(Generic[Key]):
         self.begun[node.key] = node.turn.left(node.received)
 
     def turn_left(self, key: Key) -> int:
-        """Return how many messages the turn of this node still allows."""
+        """Return the number of messages that the turn of this node still allows."""
         node = self._nodes.get(key)
         return 0 if node is None else node.turn.left(node.received)
 
     def _turn_ends(self, node: RdyNode[Key]) -> float:
-        """Return the time (seconds) at which a turn ends though no answer came."""
+        """Return the time (seconds) at which a turn ends without an answer."""
         length = self._turn_timeout
         if node.turn.state is TurnState.LOOKS:
             look = self._looks.seconds(self.max_in_flight, is_wanted=self._is_wanted)
@@ -288,29 +296,28 @@ class RdyAllocator(Generic[Key]):
     def _idle_limit(self, node: RdyNode[Key]) -> float:
         """Return the seconds without a message after which a node counts as idle."""
         if node is self._test:
-            # The whole reader waits for this one, and at RDY 1 nsqd sends at once.
+            # The whole Reader waits for this node, and at RDY 1 nsqd sends at once.
             return min(self._idle_timeout, TEST_IDLE_TIMEOUT)
         return self._idle_timeout
 
     # First step: the targets.
 
     def _eligible(self) -> list[RdyNode[Key]]:
-        """A server may be configured to allow no RDY at all; it takes no part."""
+        """Return the nodes that may get RDY. A server may be configured to allow none at all."""
         return [node for node in self._nodes.values() if node.cap > 0]
 
     def _target_test(self, now: float) -> None:
-        """One node, and the same one until it proves to have no messages."""
+        """Aim at one node, and keep it until it shows that it has no messages."""
         nodes = self._eligible()
-        # While older messages use up the limit, only a node that has one of them can be at
-        # RDY 1; its answer is the verdict then.
+        # While older messages use up the limit, only a node that has one of them can be at RDY 1.
+        # The answer to that message is then the verdict.
         if sum(node.in_flight for node in nodes) >= self.max_in_flight:
             nodes = [node for node in nodes if node.in_flight] or nodes
         test = self._test
         if test is None or not test.rdy or test.idle or test not in nodes:
             if test is not None and test.rdy:
                 self._queue(test)
-            # Nodes that were found without messages come last, or each test would begin with
-            # a tour of all of them.
+            # Idle nodes come last, or each test would begin with a tour of all of them.
             self._test = min(
                 nodes, key=lambda node: (node.idle, node.queued, node.draw), default=None
             )
@@ -320,9 +327,9 @@ class RdyAllocator(Generic[Key]):
             self._test.target = 1
 
     def _target_rotate(self, now: float) -> None:
-        """1 for as many as there are slots: turns that go on, nodes that wait, then the rest."""
+        """Aim at RDY 1 for ``max_in_flight`` nodes: turns that go on, the queue, ended turns."""
         nodes = self._eligible()
-        # A message that came in spite of RDY 0 is answered first.
+        # A node with a message that came in spite of RDY 0 has to wait for its answer.
         queue = [node for node in nodes if not node.rdy and not node.in_flight]
         queue.sort(key=lambda node: (node.turn.rests_until > now, node.queued, node.draw))
         holders = [node for node in nodes if node.rdy]
@@ -332,19 +339,19 @@ class RdyAllocator(Generic[Key]):
         leaving: list[RdyNode[Key]] = []
         for node in holders:
             (leaving if self._turn_ends(node) <= now else staying).append(node)
-        # The longest turn ends first where not all can stay.
+        # If not all can stay, the longest turn ends first.
         staying.sort(key=lambda node: (-node.turn.began_at, node.draw))
         leaving.sort(key=lambda node: (-node.turn.began_at, node.draw))
         for node in (staying + queue + leaving)[: self.max_in_flight]:
             node.target = 1
-        # The turns that begin now are as short as this says.
+        # From now on, this decides the length of the turns that begin.
         self._is_wanted = any(node.turn.had_message and not node.target for node in queue)
         for node in leaving:
             if node.turn.state is TurnState.LOOKS and node.turn.lose(now, len(nodes)):
                 node.idle = True
                 self._looks.ended_empty(len(nodes))
             if node.target:
-                # No other node wants the slot.
+                # The turn goes on: no other node wants the slot.
                 self._begin_turn(node, now)
 
     # Second step: the grants.
@@ -359,11 +366,11 @@ class RdyAllocator(Generic[Key]):
             if node.target < node.rdy and node.transit > 0:
                 used[i] = max(used[i], node.rdy)
         free = max(0, self.max_in_flight - sum(used))
-        # RDY up to what a node uses already costs no slot. Above the limit only messages in flight
-        # count for that: what is held for a lowered RDY may never come.
+        # RDY up to a node's use costs no slot. Above the limit, only messages in flight count as
+        # use: what is held for a lowered RDY may never come.
         is_above = sum(used) > self.max_in_flight
         costless = [node.in_flight for node in nodes] if is_above else used
-        # Free slots first go to the RDY that nodes have already.
+        # Free slots first go to RDY that nodes have already.
         keep = [min(node.rdy, node.target) for node in nodes]
         base = [min(level, use) for level, use in zip(keep, costless, strict=True)]
         kept = fill(base, keep, free)
@@ -388,8 +395,8 @@ class RdyAllocator(Generic[Key]):
             if rdy < node.rdy:
                 self._lower(node, rdy, now)
             elif rdy > node.rdy:
-                # A share may be lent from the start: what was idle before a pause is so after it.
-                # A turn or a test is a new chance.
+                # In SHARE, a node that was idle before a pause stays idle, so its share is lent at
+                # once. A turn or a test is a new chance.
                 if not node.rdy and not (node.idle and regime is Regime.SHARE):
                     node.restart(now)
                 node.rdy = rdy
@@ -401,10 +408,10 @@ class RdyAllocator(Generic[Key]):
     def _hand_on(
         nodes: list[RdyNode[Key]], levels: list[int], costless: list[int], free: int
     ) -> list[int]:
-        """Raise to RDY 1 in the order of waiting; stop at the first that cannot be raised.
+        """Raise nodes to RDY 1 in the order of the queue. Stop at the first that cannot rise.
 
-        A node that still has a message in flight could be raised at no cost, but then its slot
-        would never come to those that wait longer.
+        A node with a message in flight could rise at no cost. But then its slot would never come to
+        nodes that wait longer.
         """
         levels = list(levels)
         for i, node in enumerate(nodes):
@@ -421,11 +428,11 @@ class RdyAllocator(Generic[Key]):
         self.begun.pop(node.key, None)
         if node.transit > 0:
             node.held = max(node.held, node.rdy)
-            # A single message of RDY 1 can be late. More would exceed the limit by as many.
+            # With RDY 1, a single message can be late. With more, as many would exceed the limit.
             node.held_until = now + (node.transit if node.rdy == 1 else self._transit)
         node.rdy = rdy
-        # A node that still has its turn, and lost the RDY because others use up the limit, keeps
-        # its place in the queue.
+        # A node that still has its turn, and lost RDY because others use up the limit, keeps its
+        # place in the queue.
         if not node.target:
             self._queue(node)
 
@@ -439,14 +446,14 @@ class RdyAllocator(Generic[Key]):
                 elif node.rdy and not node.idle and node.in_flight < node.rdy:
                     moments.append(node.busy_at + self._idle_limit(node))
         if self._is_short:
-            # Of all nodes: one that was retired holds its slots until then, too.
+            # Looks at all nodes, because a retired node holds its slots until then, too.
             moments.extend(node.held_until for node in self._nodes.values() if node.held)
         return min(moments, default=None)
 
 
 def _target_share(nodes: Sequence[RdyNode[Key]], max_in_flight: int) -> None:
-    """Aim at 1 or more for each node; the rest goes to the busy ones, or to all if none is busy."""
-    # The remainder stays with the nodes that had more, so that nothing moves without a cause.
+    """Aim at 1 or more for each node. The busy nodes get the rest, or all if none is busy."""
+    # The remainder stays with the nodes that had more, so that RDY does not move without cause.
     nodes = sorted(nodes, key=lambda node: (-node.target, node.draw))
     for node in nodes:
         node.target = 1
@@ -454,15 +461,15 @@ def _target_share(nodes: Sequence[RdyNode[Key]], max_in_flight: int) -> None:
     idle = [node for node in nodes if node.idle]
     spare = max_in_flight - len(nodes)
     if busy:
-        # A long message at an idle node must not keep its next one waiting.
+        # Room for one more: a slow message at an idle node must not delay its next one.
         spare = _raise_targets(idle, [min(n.cap, n.in_flight + 1) for n in idle], spare)
         spare = _raise_targets(busy, [n.cap for n in busy], spare)
-    # No node is busy, or the busy ones cannot take it all because of max_rdy_count.
+    # Either no node is busy, or max_rdy_count keeps the busy ones from taking it all.
     _raise_targets(nodes, [n.cap for n in nodes], spare)
 
 
 def _raise_targets(nodes: Sequence[RdyNode[Key]], caps: Sequence[int], budget: int) -> int:
-    """Share ``budget`` out among these nodes; returns what is left of it."""
+    """Share ``budget`` out among these nodes. Return the rest of it."""
     before = [node.target for node in nodes]
     after = fill(before, caps, budget)
     for node, target in zip(nodes, after, strict=True):
@@ -473,8 +480,8 @@ def _raise_targets(nodes: Sequence[RdyNode[Key]], caps: Sequence[int], budget: i
 def fill(levels: Sequence[int], caps: Sequence[int], budget: int) -> list[int]:
     """Raise levels by ``budget`` in all, the lowest first, none above its cap.
 
-    As if water were poured into vessels with these floors and rims. What does not divide evenly
-    goes to the first ones of those at the surface.
+    This works like water poured into vessels with these floors and rims. An indivisible rest goes
+    to the first vessels at the surface.
     """
     before = sum(levels)
     if budget >= sum(caps) - before:

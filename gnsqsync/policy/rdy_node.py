@@ -1,6 +1,6 @@
-"""The RDY allocator's knowledge of one nsqd: its load, its turn, what it still holds.
+"""State of one nsqd in the RDY allocator: its load, its turn, and the RDY on which it may act.
 
-Judges by what is observed; decides nothing about who gets how much.
+Judges by what is observed. Must not decide who gets how much.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Load(NamedTuple):
-    """Work of one connection: messages not yet answered, when the last one came, how many came.
+    """Work of one connection: unanswered messages, time of the last message, number received.
 
     ``last_message_at`` is in seconds of the same clock as ``now``; 0.0 for never. ``received`` is
-    read before ``in_flight``, so that a message counted in it was in flight.
+    read before ``in_flight``, so that a counted message was in flight.
     """
 
     in_flight: int
@@ -28,7 +28,7 @@ class Load(NamedTuple):
 
 
 class RdyNode(Generic[Key]):
-    """One nsqd as the allocator sees it: its RDY, its turn, and when it last had messages."""
+    """An nsqd in the eyes of the allocator: its RDY, its turn, and when it last had messages."""
 
     def __init__(
         self,
@@ -44,27 +44,28 @@ class RdyNode(Generic[Key]):
         self.cap: int = cap  # the server's max_rdy_count
         self.draw: float = draw  # breaks ties, differently in each process
         self.transit: float = transit  # seconds in which a lowered RDY surely arrives
-        self.round_trip: float = round_trip
+        self.round_trip: float = round_trip  # seconds of an answer; 0 means unknown
         self.rdy: int = 0  # the RDY that nsqd has, or will have when all is written
         self.told: int = 0  # the RDY that update() returned last
-        self.target: int = 0
+        self.target: int = 0  # the RDY that it should have, by the last update
+        # Messages in flight and messages received, as last observed.
         self.in_flight: int = 0
         self.received: int = 0
         self.turn: Turn = Turn()
-        self.queued: tuple[int, int] = queued  # order of nodes at RDY 0
-        self.busy_at: float = now  # when it last gave a sign of having messages
-        self.idle: bool = False
-        self.held: int = 0  # the RDY that nsqd may still be acting on ...
-        self.held_until: float = now  # ... until then
+        self.queued: tuple[int, int] = queued  # its place among nodes at RDY 0
+        self.busy_at: float = now  # time of its last sign of having messages
+        self.idle: bool = False  # True if it was silent for too long with room to send
+        self.held: int = 0  # a lowered RDY on which nsqd may still act ...
+        self.held_until: float = now  # ... until this time
 
     def observe(self, now: float, load: Load | None, idle_timeout: float) -> None:
-        """Decide whether it is idle: silent for ``idle_timeout`` seconds with room to send."""
+        """Decide if it is idle: silent for ``idle_timeout`` seconds, with room to send."""
         self.in_flight, last_message_at, self.received = load or (0, 0.0, 0)
         if self.in_flight >= self.rdy > 0 and not self.idle:
-            self.busy_at = now  # it cannot get more, so its silence says nothing
+            self.busy_at = now  # it cannot send more, so its silence says nothing
         else:
             self.busy_at = max(self.busy_at, last_message_at)
-        # A node at RDY 0 has no way to show that it has messages: the last judgement stands.
+        # A node at RDY 0 cannot show that it has messages, so the last judgement stands.
         if self.rdy:
             self.idle = self.busy_at + idle_timeout <= now
         if self.held_until <= now:

@@ -1,13 +1,14 @@
-"""Turns of nsqds that are more than the slots: the states of one turn, and the length of a look.
+"""Turns of nsqds when there are more nsqds than slots: the states of a turn, the length of a look.
 
 Knows counts and moments. Must not know how slots are counted, connections, locks or clocks.
 
 A turn is RDY 1 for one message; for several if the nsqd had messages in its last turns and handlers
-are quick. An nsqd that has a message sends it at once, so a turn that finds something lasts a round
-trip and the time of the handler. The last answer ends the turn: RDY 0 leaves before that answer, in
-the same write, so nsqd cannot send another message and the slot is free at once. An nsqd that has
-nothing loses its turn after a *look*. Its RDY 0 is then on its way while a message may be, too, so
-the slot stays used until RDY 0 has arrived (``RdyNode.transit``).
+are quick. An nsqd that has a message sends it at once, so its turn lasts a round trip and the time
+of the handler. The last answer ends the turn: RDY 0 leaves before the answer, in the same write, so
+nsqd cannot send another message, and the slot is free at once.
+
+An nsqd that has nothing loses its turn after a *look*. While its RDY 0 is on the way, a message may
+be on the way here, so the slot counts as used until RDY 0 has arrived (``RdyNode.transit``).
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ __all__ = [
     "TurnState",
 ]
 
-# Seconds of a look for one slot, beyond a round trip: after a message, and when nothing came for
-# many rounds. The longest look bounds what an idle reader costs.
+# Seconds of a look for one slot, beyond a round trip: after a message, and after many rounds
+# without any. The longest look bounds the cost of an idle Reader.
 FIRST_LOOK: Final = 0.02
 LONGEST_LOOK: Final = 0.2
 # Factor by which a round without a message makes looks longer.
 _GROWTH: Final = 1.5
-# Seconds of a look while an nsqd that had a message in its last turn waits for the slot. A peek
-# finds what waits at nsqd, and is too short for what may yet come.
+# Seconds of a look while an nsqd that had a message in its last turn waits for the slot. This finds
+# a message that waits at nsqd, but is too short for one that is yet to come.
 PEEK: Final = 0.01
-# Seconds in which an nsqd that had nothing leaves the slot to nsqds that had messages: from the
-# second look in a row on, as a full nsqd may be late once; and at most for each nsqd. Without that,
-# nine empty nsqds would slow down a full one.
+# Seconds in which an nsqd that had nothing leaves the slot to nsqds that had messages: the first
+# rest, and the longest for each nsqd. A rest begins with the second empty look in a row, as a full
+# nsqd may be late once. Without rests, nine empty nsqds would slow down a full one.
 _FIRST_REST: Final = 0.05
 LONGEST_REST: Final = 0.2
 # Upper bounds of a turn of an nsqd with a backlog: messages, and seconds by the speed of its last
@@ -49,7 +50,7 @@ MOST_MESSAGES: Final = 16
 TURN_SECONDS: Final = 0.025
 # Turns in a row that must use all their messages before the next ones are longer.
 _BACKLOG_TURNS: Final = 3
-# Least seconds that a lowered RDY counts as used.
+# Least seconds for which the slot of a lowered RDY counts as used.
 LEAST_TRANSIT: Final = 0.002
 
 
@@ -62,13 +63,13 @@ class TurnState(enum.Enum):
 
 
 class Turn:
-    """The turn of an nsqd.
+    """Turn of one nsqd.
 
     ==============  ==============================================  ======
     state           event                                           next
     ==============  ==============================================  ======
     WAITS           ``begin``: RDY 1 is sent                        LOOKS
-    WAITS           ``begin`` with messages of an earlier time      OPEN
+    WAITS           ``begin`` while a message is in flight          OPEN
     LOOKS           ``observe``: a message came                     OPEN
     LOOKS           ``lose``: nothing came within the look          WAITS
     OPEN            ``observe``: the last message is answered       WAITS
@@ -91,17 +92,18 @@ class Turn:
         "state",
     )
 
+    # State by the table above, and the time at which the turn began.
     def __init__(self) -> None:
         self.state: TurnState = TurnState.WAITS
         self.began_at: float = 0.0
-        # Moment (seconds) from which the nsqd could have sent the next message.
+        # Time (seconds) from which the nsqd could have sent the next message.
         self.looks_since: float = 0.0
         # Upper bound of the messages of this turn, and of the next one.
         self.messages: int = 1
         self._next = 1
-        # Moment (seconds) until which nsqds that had messages come first.
+        # Time (seconds) until which nsqds that had messages come first.
         self.rests_until: float = 0.0
-        # Messages that had come before the turn, and before the look.
+        # Number of messages received before the turn, and before the look.
         self._before = 0
         self._seen = 0
         # Looks in a row that found nothing, and turns in a row that used all their messages.
@@ -110,13 +112,13 @@ class Turn:
 
     @property
     def had_message(self) -> bool:
-        """True unless the last turn found nothing. A new nsqd may have messages, too."""
+        """True unless the last turn found nothing. A new nsqd counts as one with messages."""
         return not self._empty
 
     def begin(self, now: float, received: int, in_flight: int, most: int) -> None:
         """Begin with RDY 1.
 
-        ``received``: how many messages the nsqd has sent so far. ``most``: upper bound of the
+        ``received``: number of messages that the nsqd has sent so far. ``most``: upper bound of the
         messages of the turn.
         """
         self.state = TurnState.OPEN if in_flight else TurnState.LOOKS
@@ -132,7 +134,7 @@ class Turn:
         return max(0, self.messages - (received - self._before))
 
     def observe(self, now: float, received: int, in_flight: int) -> bool:
-        """Note what came and what is answered. Return True if that ends the turn."""
+        """Note messages and answers. Return True if they end the turn."""
         if self.state is TurnState.LOOKS and (received > self._seen or in_flight):
             self.state = TurnState.OPEN
             self._empty = 0
@@ -179,7 +181,7 @@ class Turn:
         return True
 
     def stop(self) -> None:
-        """End a turn for another reason: its slot was taken away, or no turns are needed."""
+        """End a turn because its slot was taken away, or because no turns are needed."""
         self.state = TurnState.WAITS
 
 
@@ -195,18 +197,18 @@ class Looks:
     def seconds(self, slots: int, *, is_wanted: bool) -> float:
         """Return the length of a look, in seconds beyond a round trip.
 
-        Looks that go on side by side in more ``slots`` last longer, so that they cost as much as in
-        one. ``is_wanted``: an nsqd that had a message waits for a slot.
+        With more ``slots``, looks run side by side, and last longer so that they cost as much as
+        looks in one slot. ``is_wanted``: an nsqd that had a message waits for a slot.
         """
         return min(PEEK if is_wanted else self._seconds * slots, self._longest)
 
     def found(self) -> None:
-        """A message came: more may follow."""
+        """Note that a message came, so that more may follow."""
         self._seconds = FIRST_LOOK
         self._empty = 0
 
     def ended_empty(self, nodes: int) -> None:
-        """A look found nothing; ``nodes`` of them are a round."""
+        """Note a look that found nothing. A round is ``nodes`` of them."""
         self._empty += 1
         if self._empty >= nodes:
             self._empty = 0

@@ -11,12 +11,12 @@ __all__ = ["DialEnd", "end_of_dial"]
 
 
 class DialEnd(enum.Enum):
-    """Kinds of end; the value is the longest pause before the next dial, in seconds.
+    """Kind of end of a dial. The value is the longest pause before the next dial, in seconds.
 
-    The kind bounds the pause by the cost of a dial. REFUSED: the kernel said no at once, or no name
-    or route leads there; such a dial costs nothing. SILENT: nobody answered, so each dial waits for
-    its whole timeout. TURNED_AWAY: nsqd took the connection and then ended it, at TLS, IDENTIFY,
-    AUTH or SUB or soon after; such a dial costs nsqd the most, and an operator has to act first.
+    The cost of a dial bounds the pause. REFUSED: the kernel refused at once, or no name or route
+    leads there. Such a dial costs nothing. SILENT: no answer came, so each dial waits for its whole
+    timeout. TURNED_AWAY: nsqd took the connection and then ended it, at TLS, IDENTIFY, AUTH or SUB
+    or soon after. Such a dial costs nsqd the most, and an operator has to act first.
     """
 
     REFUSED = 5.0
@@ -25,7 +25,7 @@ class DialEnd(enum.Enum):
 
 
 def end_of_dial(error: BaseException, *, reached: bool) -> DialEnd:
-    """Return the kind of a failed dial. ``reached``: the connection was there, TCP or unix."""
+    """Return the kind of a failed dial. ``reached``: True if TCP or unix connected."""
     if isinstance(error.__cause__, TimeoutError):
         return DialEnd.SILENT
     return DialEnd.TURNED_AWAY if reached else DialEnd.REFUSED

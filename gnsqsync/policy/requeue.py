@@ -7,19 +7,19 @@ from zlib import crc32
 
 __all__ = ["JITTER", "requeue_delay", "spread"]
 
-# The part of a delay that is added by chance at most.
+# Largest part of a delay that chance may add.
 JITTER: Final = 0.1
 
 
 def requeue_delay(id: bytes, attempts: int, each: float, most: float) -> float:
-    """Return the seconds until a message comes again: ``attempts`` times ``each``, or ``most``."""
+    """Return the seconds until redelivery: ``attempts`` times ``each``, at most ``most``."""
     return spread(id, attempts, min(attempts * each, most))
 
 
 def spread(id: bytes, attempts: int, seconds: float) -> float:
-    """Add up to a tenth by chance, so that a burst that failed together does not come as one.
+    """Add up to a tenth by chance, so that messages that failed together come back one by one.
 
-    The chance is the same whenever the same delivery is asked about: a log line tells it, too.
+    The same delivery always gets the same result, because a log line tells the delay, too.
     """
     chance: float = crc32(b"%b %d" % (id, attempts)) / 2**32
     return seconds * (1.0 + JITTER * chance)

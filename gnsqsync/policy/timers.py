@@ -1,4 +1,4 @@
-"""Which function is due at which time.
+"""Heap of jobs by the time at which they are due.
 
 Knows the order of moments. Must not know what time it is, who waits for it, or what a job does.
 """
@@ -10,11 +10,12 @@ from collections.abc import Callable
 
 __all__ = ["TimerHeap"]
 
+# A function without arguments. Its result is ignored.
 Job = Callable[[], object]
 
 
 class TimerHeap:
-    """Jobs in order of time; jobs of the same time come in the order they were added."""
+    """Jobs in order of time. Jobs of the same time keep the order in which they were added."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Job]] = []
@@ -34,5 +35,5 @@ class TimerHeap:
         return jobs
 
     def next_at(self) -> float | None:
-        """When the next job is due, in seconds; None when there is none."""
+        """Return the time in seconds at which the next job is due, or None without jobs."""
         return self._heap[0][0] if self._heap else None

@@ -1,4 +1,4 @@
-"""Which of many equal troubles are worth a line: the beginning, then at growing intervals, the end.
+"""Log lines about repeated troubles: the beginning, then lines at growing intervals, the end.
 
 Knows names and times. Must not know logging, or whose clock and lock it is given.
 """
@@ -13,25 +13,29 @@ from typing import Final, NamedTuple
 
 __all__ = ["AT_ONCE", "FIRST_INTERVAL", "LONGEST_INTERVAL", "MOST_PLACES", "Tell", "Troubles"]
 
-# Seconds between two lines about one trouble that goes on: these, doubled by each line.
+# Seconds between two lines about a trouble that goes on: the first, doubled by each line up to the
+# longest.
 FIRST_INTERVAL: Final = 60.0
 LONGEST_INTERVAL: Final = 3600.0
 
-# So many beginnings are told at once; then none until an interval passed without any.
+# Beginnings of a trouble that are told at once. After these, none is told until an interval passes
+# without any.
 AT_ONCE: Final = 5
 
-# Places with troubles of their own; those beyond share one, as a peer may make up any number.
+# Places with troubles of their own. Places beyond that share one, as a peer may invent any number.
 MOST_PLACES: Final = 1000
+# Kinds of trouble at one place; the oldest is forgotten first.
 _MOST_KINDS: Final = 50
+# The place that stands for all places beyond MOST_PLACES.
 _ELSEWHERE: Final = object()
 
 
 class Tell(NamedTuple):
-    """A line is due about a trouble.
+    """Facts for a log line that is due.
 
-    ``seconds``: how long it has lasted, 0 at its beginning. ``times``: how often it was met since
-    the last line. ``again``: seconds until the next line about it, at the earliest; 0 where the
-    next one is told at once. ``users``: the names of what uses the place.
+    ``seconds``: how long the trouble has lasted, 0 at its beginning. ``times``: how often it was
+    met since the last line. ``again``: least seconds until the next line about it; 0 if the next
+    one is told at once. ``users``: names of those that use the place.
     """
 
     seconds: float
@@ -42,23 +46,26 @@ class Tell(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Trouble:
-    """One kind of trouble at one place. Open: it has begun, and its end was not seen."""
+    """State of a kind of trouble at a place."""
 
+    # True from its beginning until its end is seen, and true once a line told its beginning.
     open: bool = False
     told: bool = False
+    # Times of its beginning, of the last time it was met, and of the next line.
     since: float = -math.inf
     last_at: float = -math.inf
     next_at: float = -math.inf
+    # Seconds between two lines, beginnings to be told at once, and times met since the last line.
     interval: float = FIRST_INTERVAL
     left: int = AT_ONCE
     times: int = 0
 
     def is_over(self, now: float) -> bool:
-        """Whether it is so long ago that the next one counts as new."""
+        """Return True if the next one counts as new, because this one ended long ago."""
         return not self.open and now - self.last_at > self.interval
 
     def met(self, now: float, lasts: bool) -> bool:
-        """It was met once more; whether a line is due."""
+        """Note that it was met once more. Return True if a line is due."""
         begins = not self.open
         if self.is_over(now):
             self.interval = FIRST_INTERVAL
@@ -99,11 +106,11 @@ class _Place:
 
 
 class Troubles:
-    """What goes wrong at nsqds, nsqlookupds and other places, and what of it is told.
+    """Troubles at nsqds, nsqlookupds and other places, and the lines that are due about them.
 
     A trouble has a place and a kind: many connections to one place that fail alike make one line.
-    It lasts (``began``) until something succeeds at the place (``ended``), or is over each time
-    (``happened``). ``lock`` guards all of it; ``now`` gives seconds.
+    It lasts from ``began`` until something succeeds at the place (``ended``), or it is a single
+    event (``happened``). ``lock`` guards all fields; ``now`` returns seconds.
     """
 
     def __init__(self, lock: AbstractContextManager[object], now: Callable[[], float]) -> None:
@@ -113,12 +120,12 @@ class Troubles:
         self._swept_at = -math.inf
 
     def uses(self, place: Hashable, user: Hashable, name: str) -> None:
-        """``user`` depends on the place, and is called ``name`` in lines about it."""
+        """Note that ``user`` depends on the place, under ``name`` in lines about it."""
         with self._lock:
             self._at(place, self._now()).users[user] = name
 
     def leaves(self, user: Hashable, place: Hashable | None = None) -> None:
-        """It does so no more; for None at every place. A place without users is forgotten."""
+        """Forget a user of a place, or of all places. A place without users is forgotten."""
         with self._lock:
             for key in list(self._places) if place is None else [place]:
                 found = self._places.get(key)
@@ -126,7 +133,7 @@ class Troubles:
                     del self._places[key]
 
     def is_told(self, user: Hashable) -> bool:
-        """Whether something lasts at a place that it uses, and was told."""
+        """Return True if a trouble that was told still lasts at a place of this user."""
         with self._lock:
             return any(
                 trouble.open and trouble.told
@@ -136,11 +143,11 @@ class Troubles:
             )
 
     def began(self, place: Hashable, kind: Hashable) -> Tell | None:
-        """It fails, and as far as is known goes on to fail; what to tell, if a line is due."""
+        """Note a failure that is likely to go on. Return what to tell, if a line is due."""
         return self._met(place, kind, lasts=True)
 
     def happened(self, place: Hashable, kind: Hashable) -> Tell | None:
-        """It failed, this once; what to tell, if a line is due."""
+        """Note a single failure. Return what to tell, if a line is due."""
         return self._met(place, kind, lasts=False)
 
     def _met(self, place: Hashable, kind: Hashable, *, lasts: bool) -> Tell | None:
@@ -158,7 +165,7 @@ class Troubles:
             return Tell(now - trouble.since, trouble.take_times(), again, at.names)
 
     def ended(self, place: Hashable) -> Tell | None:
-        """Something succeeds there; what to tell, if the beginning was told."""
+        """Note a success at the place. Return what to tell, if the beginning was told."""
         with self._lock:
             now = self._now()
             at = self._places.get(place)
@@ -171,7 +178,7 @@ class Troubles:
                     trouble.last_at = now
                     if trouble.told:
                         told.append(Tell(now - trouble.since, trouble.take_times(), 0.0, at.names))
-            # Of several kinds, as a time-out and then a refusal, the first was the beginning.
+            # If there were several kinds, such as a timeout and then a refusal, the first counts.
             return max(told, default=None)
 
     def _at(self, place: Hashable, now: float) -> _Place:

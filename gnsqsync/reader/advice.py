@@ -1,6 +1,6 @@
-"""Warnings about the options of Readers, at the start: what they mean for messages.
+"""Warnings at the start about options of Readers that make messages wait or get lost.
 
-Knows the options; knows no connection and no message.
+Knows the options. Must not know a connection or a message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
 
 def advise(setups: Sequence[ReaderSetup]) -> None:
-    """Log what the options of these Readers mean. Equal warnings are one line."""
+    """Log warnings about the options of these Readers. Equal warnings make one line."""
     by_limits: defaultdict[tuple[int, float], list[ReaderSetup]] = defaultdict(list)
     for setup in setups:
         _advise_alone(setup)

@@ -1,6 +1,6 @@
-"""The pull form: the user's thread takes batches of messages, where there is no handler.
+"""Pull form of a Reader without a handler: the user's thread takes batches of messages.
 
-Knows chunks and how long to wait for them; knows nothing of RDY or backoff.
+Knows chunks and how long to wait for them. Must not know RDY or backoff.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GiveUp = Callable[[Connection, Message, BaseException | None], Fate]
 
 
 class Batches:
-    """What ``Reader.batches()`` and iteration take from. From any number of threads."""
+    """Source of ``Reader.batches()`` and of iteration. Any number of threads may take."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class Batches:
         max_deliveries: int,
         give_up: GiveUp,
     ) -> None:
-        """``queue``: that of ``chunks``, which can be waited for with a limit."""
+        """``queue``: the queue of ``chunks``, which allows a wait with a limit."""
         self._now = runtime.now
         self._chunks = chunks
         self._queue = queue
@@ -39,16 +39,16 @@ class Batches:
     def take(
         self, max_messages: int, max_wait: float, max_idle: float = math.inf
     ) -> list[Message] | None:
-        """Up to ``max_messages`` within ``max_wait`` seconds, or None at the end.
+        """Return up to ``max_messages`` within ``max_wait`` seconds, or None at the end.
 
-        With some in hand it waits ``max_idle`` seconds at most for the next ones. Messages whose
-        connection was lost meanwhile are left out: they come again.
+        With some in hand, it waits at most ``max_idle`` seconds for the next ones. Messages of a
+        connection that was lost meanwhile are left out, because nsqd delivers them again.
         """
         taken: list[Chunk] = []
         try:
             return self._collect(taken, max_messages, max_wait, max_idle)
         except BaseException:
-            # As a gevent.Timeout, or Ctrl-C: nobody else knows of them.
+            # A gevent.Timeout or Ctrl-C, say. The caller never got these messages.
             for connection, messages in taken:
                 for message in messages:
                     connection.requeue_quietly(message, 0)
@@ -58,7 +58,7 @@ class Batches:
     def _collect(
         self, taken: list[Chunk], max_messages: int, max_wait: float, max_idle: float
     ) -> list[Message] | None:
-        """As ``take``; ``taken`` gets whatever leaves the queue."""
+        """Do the work of ``take``. Every chunk that leaves the queue is added to ``taken``."""
         chunks, queue = self._chunks, self._queue
         deadline = self._now() + max_wait
         batch: list[Message] = []
@@ -73,7 +73,8 @@ class Batches:
                 except TimeoutError:
                     return batch
                 if chunk is None:
-                    # Stopping; what was queued before has been given back. Others may wait, too.
+                    # The Reader stops. Queued messages were given back. Other threads may wait,
+                    # too.
                     queue.put(None)
                     continue
             connection, messages = chunk
@@ -86,11 +87,11 @@ class Batches:
         return batch if batch or not chunks.is_over else None
 
     def _wanted(self, connection: Connection, messages: list[Message]) -> list[Message]:
-        """Those that the user gets, marked as begun; the others are answered or let go of."""
+        """Return the messages for the user, marked as begun. Answer or drop the others."""
         wanted = []
         for message in messages:
-            if not connection.hands_over:
-                # The message comes again by itself, or goes back at a stop or in a pause.
+            if not connection.delivers:
+                # nsqd delivers it again, at once or after a stop or a pause.
                 connection.hand_back(message)
             elif message._status:
                 connection.in_flight.forget(message)

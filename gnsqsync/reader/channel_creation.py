@@ -1,7 +1,7 @@
-"""Making a topic and its channel exist before the first message. Knows addresses and deadlines.
+"""Creation of a topic and its channel before the first message. Knows addresses and deadlines.
 
 nsqd copies a message to the channels that exist at that moment (docs/protocol/publishing#channels).
-So a consumer whose channel is made after the first message of a new nsqd may miss that message.
+A consumer whose channel is created after the first message of a new nsqd may miss that message.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
 
 class ChannelMaker:
-    """Makes the topic and channel of a Reader at its nsqlookupds and nsqds, side by side."""
+    """Maker of a Reader's topic and channel at its nsqlookupds and nsqds, side by side."""
 
     def __init__(self, setup: ReaderSetup, runtime: Runtime, timeout: float) -> None:
         if setup.channel.endswith("#ephemeral"):
@@ -41,13 +41,13 @@ class ChannelMaker:
         self._deadline = runtime.now() + timeout
 
     def run(self) -> None:
-        """Do it. Raises ConnectionLost with all that failed, when it did not work everywhere."""
+        """Create them everywhere. Raises ConnectionLost with all failures if a place failed."""
         setup = self._setup
         producers: dict[Address, Producer] = {}
-        # Made here, so that a lookupd_session that is wrong is told as that.
+        # Made on this thread, so that an error of a user's lookupd_session is raised as it is.
         lookupds = [setup.lookups.client(url, self._runtime) for url in setup.lookups.urls]
         problems = self._each(lookupds, lambda lookupd: self._at_lookupd(lookupd, producers))
-        # nsqlookupds know the same; a new nsqd asks each of them for the channels of a topic.
+        # A single nsqlookupd is enough: a new nsqd asks all of them for the channels of a topic.
         if len(problems) < len(lookupds):
             for problem in problems:
                 log.warning("%s: one nsqlookupd was not told: %s", setup.name, problem)
@@ -61,7 +61,7 @@ class ChannelMaker:
             )
 
     def _each(self, places: Sequence[Any], make: Callable[[Any], None]) -> list[Exception]:
-        """Call ``make`` for all places at once; what went wrong."""
+        """Call ``make`` for all places at once. Return what failed."""
         problems: list[Exception] = []
 
         def at(place: Any) -> None:
@@ -70,7 +70,7 @@ class ChannelMaker:
             except NSQError as error:
                 problems.append(error)
             except BaseException as error:
-                # A lookupd_session is the user's, and may raise anything.
+                # A lookupd_session is the user's code, and may raise anything.
                 if ends_worker(error):
                     raise
                 problems.append(ConnectionLost(repr_of(error)))
@@ -95,7 +95,7 @@ class ChannelMaker:
                 producers[producer.tcp_address] = producer
 
     def _at_nsqd(self, producer: Producer) -> None:
-        # Here, so that a Reader without nsqlookupds loads no requests; one with them has it by now.
+        # Imported here, so that a Reader without nsqlookupds does not load requests.
         from gnsqsync.http.clients import NsqdHTTP
 
         setup = self._setup
@@ -108,13 +108,12 @@ class ChannelMaker:
                 nsqd.create_topic(setup.topic)
                 nsqd.create_channel(setup.topic, setup.channel)
         except (ConnectionLost, HTTPError) as error:
-            # A wall may stand before the HTTP port, or it may want TLS; the TCP port is needed
-            # anyhow.
+            # The HTTP port may be firewalled or want TLS. The TCP port must be open anyway.
             log.debug("%s: %s; trying SUB", setup.name, error)
             self._subscribe(producer.tcp_address)
 
     def _subscribe(self, address: Address) -> None:
-        """SUB makes topic and channel; without RDY no message comes."""
+        """Subscribe for a moment: SUB creates topic and channel. Without RDY no message comes."""
         setup = self._setup
         connection = Connection(
             address,
@@ -130,7 +129,7 @@ class ChannelMaker:
 
 
 class _Nobody:
-    """The owner of a connection whose end is not news."""
+    """Owner of a connection whose end needs no action."""
 
     def on_lost(self, connection: Connection, reason: Exception) -> None:
         pass

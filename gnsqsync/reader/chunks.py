@@ -1,6 +1,7 @@
-"""Messages that were received and whose handler has not begun, in chunks, on their way to workers.
+"""Queue of received messages whose handler has not begun, in chunks on their way to workers.
 
-Knows the size of a chunk, the order of the queue, and how chunks go back to nsqd. Knows no handler.
+Knows the size of a chunk, the order of the queue, and how chunks go back to nsqd. Must not know a
+handler.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from gnsqsync.runtime import Queue, Runtime
 
 __all__ = ["Chunk", "Chunks"]
 
-# About as much work as a chunk may hold: slow handlers then share messages one by one, and fast
-# ones get many at once.
+# Seconds of work in a chunk, and its largest number of messages. Slow handlers then share messages
+# one by one, and fast ones get many at once.
 _CHUNK_SECONDS = 0.001
 _CHUNK_MAX = 64
-# A chunk that takes longer than this was cut for faster handlers than it has met.
+# Seconds after which the rest of a chunk is queued again: it was cut for faster messages.
 _CHUNK_LATE = 2 * _CHUNK_SECONDS
 
-# No msg_timeout is shorter than this, in seconds: a cheap first look.
+# Seconds below which no msg_timeout lies, for a cheap first look.
 _SOON = 0.05
 
 Chunk = tuple[Connection, list[Message]]
@@ -33,46 +34,46 @@ Chunk = tuple[Connection, list[Message]]
 
 
 class Chunks:
-    """A queue of chunks. None in it tells the taker that the Reader stops.
+    """Queue of chunks. A None in it tells the taker that the Reader stops.
 
-    It has no bound of its own: nsqd may deliver more than max_in_flight after its own timeouts, and
-    the reading thread must never wait for a handler. What is in it is also in the in-flight table,
+    The queue has no bound. nsqd may deliver more than max_in_flight after its own timeouts, and the
+    reading thread must never wait for a handler. The messages are also in the in-flight table,
     which has a bound.
 
-    A worker takes a chunk with ``queue.get``, and tells with ``begin`` and ``end_of`` how far it
-    is; the pull form takes with ``take_rest`` and ``queue.get``.
+    A worker takes a chunk with ``queue.get``, and calls ``begin`` and ``end_of`` around its work.
+    The pull form takes with ``take_rest`` and ``queue.get``.
     """
 
     def __init__(
         self, queue: Queue, runtime: Runtime, *, cuts: bool, lanes: Lanes | None = None
     ) -> None:
-        """``cuts``: False in the pull form, where one thread takes as many as it likes."""
+        """``cuts``: False in the pull form, where one thread takes any number of messages."""
         self.queue: Queue = queue
         self.lanes: Lanes | None = lanes
-        # Whether the Reader stops.
+        # True once the Reader stops.
         self.is_over: bool = False
         self.timings: Timings = Timings(runtime)
         self._now = runtime.now
         self._cuts = cuts
-        # Ahead of the queue: the rest of a chunk that the pull form took a part of.
+        # Rests of chunks of which the pull form took a part. They come before the queue.
         self._rests: deque[Chunk] = deque()
-        # By worker: its chunk, the messages it has not begun, and since when.
+        # Work of each worker: its chunk, the messages not begun, and the time of its begin.
         self._at_work: dict[int, tuple[Connection, list[Message], Iterator[Message], float]] = {}
-        # Seconds a message, as any worker measured last: each value is as good as the other.
+        # Seconds for a message, as some worker measured last. Workers overwrite each other freely.
         self._pace = _CHUNK_SECONDS
 
     def put(self, connection: Connection, messages: list[Message]) -> None:
         """Queue messages of one connection, cut into chunks. Never blocks on a handler.
 
-        By its reading thread. With lanes those whose turn it is, each in a chunk of its own.
+        By its reading thread. With lanes, only messages that may run now, each in its own chunk.
         """
         if self.lanes is None:
             self._put(connection, messages)
             return
         for message in self.lanes.admit(connection, messages):
             self._put(connection, [message])
-        if not connection.hands_over:
-            # All may have been parked.
+        if not connection.delivers:
+            # Every message may be parked; then no ``_put`` gave them back.
             self.give_back()
 
     def _put(self, connection: Connection, messages: list[Message]) -> None:
@@ -85,24 +86,24 @@ class Chunks:
         else:
             for start in range(0, len(messages), size):
                 put((connection, messages[start : start + size]))
-        if not connection.hands_over:
-            # Its end came before the put, and may have given back without these.
+        if not connection.delivers:
+            # The end came before the put, and may have given back the queue without these.
             self.give_back()
 
     # -- by a worker -----------------------------------------------------------------------------
 
     def begin(self, worker: int, chunk: Chunk) -> tuple[Iterator[Message], float]:
-        """The messages of a chunk, of which ``relieve`` may take the rest; and the time."""
+        """Return the messages of a chunk, of which ``relieve`` may take the rest, and the time."""
         connection, messages = chunk
         left, started = iter(messages), self._now()
         self._at_work[worker] = connection, messages, left, started
         return left, started
 
     def end_of(self, worker: int) -> float:
-        """The worker's chunk is done; the time."""
+        """Note that the worker's chunk is done. Return the time."""
         now = self._now()
         connection, messages, _, started = self._at_work.pop(worker)
-        if messages:  # relieve() may have taken all
+        if messages:  # relieve() may have taken all of them
             since = now - messages[0]._received_at
             if since > _SOON and since > connection.msg_timeout:
                 self.timings.note_late(messages, started, now)
@@ -114,9 +115,9 @@ class Chunks:
         return now
 
     def late(self, message_id: str) -> Late | None:
-        """Return how long the handler of a message took whose answer nsqd refused, if it is known.
+        """Return the time of the handler whose answer nsqd refused, if it is known.
 
-        A handler that answers by itself, and goes on, has its time until now.
+        For a handler that answered by itself and still runs, it is the time until now.
         """
         id = message_id.encode()
         found = self.timings.late(id)
@@ -129,14 +130,14 @@ class Chunks:
         return found
 
     def forget(self, worker: int) -> None:
-        """The worker ended, perhaps in the middle of a chunk."""
+        """Forget a worker that ended, perhaps in the middle of a chunk."""
         self.timings.forget(worker)
         left = self._at_work.pop(worker, None)
         if left is not None and self.lanes is not None:
             self._leave_lanes(left[1])
 
     def _leave_lanes(self, messages: Iterable[Message]) -> None:
-        """They are done: queue the next ones of their lanes."""
+        """Queue the next messages of the lanes of messages that are done."""
         if self.lanes is not None:
             for message in messages:
                 following = self.lanes.leave(message)
@@ -144,8 +145,8 @@ class Chunks:
                     self._put(following[0], [following[1]])
 
     def at_work(self) -> list[tuple[int, tuple[float, int], list[Message]]]:
-        """For each worker that has a chunk: its number; since when, and how many of its messages
-        it has not begun; and those that it has begun. From any thread; takes no lock."""
+        """Return, for each worker with a chunk: its number; (the time of its begin, the number of
+        messages not begun); and the messages begun. From any thread; takes no lock."""
         found = []
         for worker, (_, messages, left, started) in list(self._at_work.items()):
             waiting = length_hint(left)
@@ -154,29 +155,29 @@ class Chunks:
         return found
 
     def relieve(self) -> None:
-        """Queue the rest of each chunk that is late, for idle workers. By the timer.
+        """Queue the rest of each late chunk again, for idle workers. By the timer.
 
-        A chunk was cut by the pace of the messages before it; it may hold slower ones. While
-        something is queued nobody is idle.
+        A chunk was cut by the pace of earlier messages, and its own may be slower. While the queue
+        has chunks, no worker is idle.
         """
         now = self._now()
         for connection, messages, left, started in list(self._at_work.values()):
             if not self.queue.empty() or self.is_over:
                 break
             if now - started > _CHUNK_LATE:
-                # In one step: the worker finds nothing more in it.
+                # In one step: the worker then finds no further message in its iterator.
                 rest = list(left)
                 if rest:
                     del messages[-len(rest) :]
-                    if messages:  # else its thread has not been scheduled since it took them
+                    if messages:  # else its thread has not run since it took the chunk
                         self._pace = max(self._pace, (now - started) / len(messages))
                     self._put(connection, rest)
 
     def requeue_lost(self, connections: Iterable[Connection]) -> None:
-        """REQ 0 for messages that wait nowhere and that no worker has; by the timer, now and then.
+        """Requeue messages that wait nowhere and that no worker has. By the timer, now and then.
 
-        An exception from outside hit a worker between the queue and the handler. nsqd would deliver
-        such a message again, but its slot would stay taken.
+        A kill struck a worker between the queue and the handler. nsqd would deliver such a message
+        again, but its slot in the in-flight table would stay taken.
         """
         if not self.queue.empty() or self._rests:
             return
@@ -194,11 +195,11 @@ class Chunks:
     # -- by the pull form ------------------------------------------------------------------------
 
     def put_rest(self, connection: Connection, messages: list[Message]) -> None:
-        """What is left of a chunk comes before all others."""
+        """Put the rest of a chunk before all others."""
         self._rests.append((connection, messages))
 
     def take_rest(self) -> Chunk | None:
-        """One that ``put_rest`` left, if there is one."""
+        """Return a rest that ``put_rest`` left, or None."""
         try:
             return self._rests.popleft()
         except IndexError:
@@ -207,22 +208,22 @@ class Chunks:
     # -- ends ------------------------------------------------------------------------------------
 
     def give_back(self) -> None:
-        """REQ 0 for the waiting messages of connections whose ``hands_over`` is False.
+        """Send REQ 0 for the queued messages of connections whose ``delivers`` is False.
 
-        From any thread. Those of a lost connection are only dropped: nsqd delivers them again.
+        From any thread. Messages of a lost connection are only dropped: nsqd delivers them again.
         """
         given: dict[Connection, None] = {}
         if self.lanes is not None:
             for connection, message in self.lanes.take_back():
                 connection.hand_back(message)
                 given[connection] = None
-        # All at once, so that chunks that are put back are not met again.
+        # Taken out all at once, so that the loop does not meet chunks that it put back.
         for chunk in list(self._taken_out()):
             if chunk is None:
                 self.queue.put(None)
                 continue
             connection, messages = chunk
-            if connection.hands_over:
+            if connection.delivers:
                 self._put(connection, messages)
                 continue
             for message in messages:
@@ -233,13 +234,13 @@ class Chunks:
             connection.send_queue.flush(PASSING_WAIT)
 
     def end(self, takers: int) -> None:
-        """Tell so many takers, and at least one, that the Reader stops."""
+        """Tell ``takers`` takers, and at least one, that the Reader stops."""
         self.is_over = True
         for _ in range(max(1, takers)):
             self.queue.put(None)
 
     def _taken_out(self) -> Iterator[Chunk | None]:
-        """Each chunk, in their order, until none is left."""
+        """Take out and yield each chunk, in order, until none is left."""
         while (rest := self.take_rest()) is not None:
             yield rest
         while True:

@@ -1,6 +1,6 @@
-"""Claims of a process on channels: two handlers must not share one by accident.
+"""Claims of a process on channels: two handlers must not share a channel by accident.
 
-Knows topics, channels, servers and functions; knows no Reader, no framework and no connection.
+Knows topics, channels, servers and functions. Must not know a Reader, a framework or a connection.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gnsqsync.errors import ConfigError
 
 __all__ = ["Claim", "check_claims", "is_same_statement", "problems_of_claims", "servers_of"]
 
-# Names of this machine's loopback, which lead to the same server.
+# Names of this machine's loopback, all of which lead to the same server.
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -32,12 +32,12 @@ class Claim:
     where: str
     # The handler's function; None for a Reader without a handler.
     handler: object
-    # Two claims with a common server are of one cluster.
+    # Names of servers. Two claims with a common server belong to one cluster.
     servers: frozenset[str]
-    # True where the author says that other handlers of the process may take the messages, too.
+    # True if its author says that other handlers of the process may take the messages, too.
     shared: bool = False
     dead_letter_topic: str | None = None
-    # Claims with one owner that is not None are handled alike, whichever of them gets a message.
+    # Claims with the same owner, other than None, are handled alike by whichever gets a message.
     owner: object = None
 
     @property
@@ -46,14 +46,14 @@ class Claim:
         return f"{self.topic}/{self.channel}"
 
     def meets(self, other: Claim) -> bool:
-        """Return True if both are of one cluster."""
+        """Return True if both belong to one cluster."""
         return not self.servers.isdisjoint(other.servers)
 
 
 def servers_of(nsqd: AddressLike = (), lookupd: UrlLike = ()) -> frozenset[str]:
     """Return the names by which the servers of two claims are compared.
 
-    ConfigError for an address that is not valid.
+    Raises ConfigError for an invalid address.
     """
     names = {f"nsqd {address.path or _named(*address[:2])}" for address in parse_addresses(nsqd)}
     for url in http_urls(lookupd):

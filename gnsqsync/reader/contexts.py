@@ -1,6 +1,6 @@
-"""Contexts of messages (``contextvars``): a variable that is set in one is not set in the next.
+"""Contexts of messages (``contextvars``): a variable set for one message is unset for the next.
 
-Knows the context of a worker; knows no message and no handler.
+Knows the context of a worker. Must not know a message or a handler.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ __all__ = ["context_maker"]
 
 
 def context_maker() -> Callable[[], Context]:
-    """Return a function that makes a context equal to that of the caller at this moment.
+    """Return a function that makes a context equal to the caller's context at this moment.
 
-    A worker asks once, at its start. Nothing that runs later on its thread or greenlet outside of
-    a message, such as a hook of an Observer, is seen by a message.
+    A worker calls this once, at its start. What runs later on its thread or greenlet outside of a
+    message, such as a hook of an Observer, is invisible to messages.
 
     Sentry keeps its scopes in variables and changes the scopes in place. A copied context would
-    share them, so each message gets forks of those that the thread was started with.
+    share them, so each message gets forks of the scopes that the thread was started with.
     """
     start = copy_context()
     scopes = [(variable, value) for variable, value in start.items() if _is_scope(value)]

@@ -1,4 +1,4 @@
-"""The counters of a Reader's connections. Reads connections, changes none."""
+"""Counters of a Reader's connections. Reads connections, changes none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["counts_of", "stats_of"]
 
 
 def counts_of(connection: Connection) -> dict[str, int]:
-    """What can be summed over connections."""
+    """Return the counts that can be summed over connections."""
     return {
         "received": connection.received,
         "finished": connection.send_queue.finished,
@@ -19,7 +19,7 @@ def counts_of(connection: Connection) -> dict[str, int]:
 
 
 def stats_of(connection: Connection, now: float) -> ConnectionStats:
-    """One connection at the moment ``now`` (seconds)."""
+    """Return the statistics of one connection at the moment ``now`` (seconds)."""
     return ConnectionStats(
         address=connection.nsqd_address,
         rdy=connection.send_queue.rdy_sent,

@@ -1,4 +1,10 @@
-"""What happens to a message that had its attempts: hook, dead letter, FIN; or it waits in nsqd."""
+"""Messages that had their attempts: hook, dead letter and FIN; or a REQ, to wait in nsqd.
+
+Knows the options, the Writer and a message's answers. Must not know RDY, backoff or workers.
+
+Surprise: an order of steps keeps messages safe. The dead letter is published first, the FIN is sent
+after its OK, and any failure on the way becomes a REQ.
+"""
 
 from __future__ import annotations
 
@@ -23,43 +29,44 @@ __all__ = ["DeadLetters", "retry_delay"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
-# Bytes. What an nsqd has sent, it takes; how much that may be is its own option.
+# Largest body in bytes. A body that nsqd has sent fits there; the limit is nsqd's own option.
 _MOST_OF_ANY_NSQD = 2**31 - 1
-# How many kept messages are remembered, so that one more failure of them is no second ERROR.
+# Upper bound of remembered kept messages. A remembered message makes no second ERROR.
 _MOST_TOLD = 10_000
 # Upper bound of remembered messages that ended their worker.
 _MOST_DEADLY = 1_000
-# Seconds. While a message cannot be given up it comes again after a second for each delivery, up to
-# this; later where ``requeue_delay`` says so.
+# Longest seconds until a message that cannot be given up comes again, after one second for each
+# delivery. A longer ``requeue_delay`` comes before it.
 _LONGEST_RETRY = 60.0
 
 
 class DeadLetters:
-    """Settles messages whose last attempt failed; by the thread that saw it, outside all locks.
+    """Settles messages whose last attempt failed, on the thread that saw it, outside all locks.
 
-    A dead letter is published at the nsqd that the message came from, and the message is
-    finished only after its OK; whatever fails means REQ, so nothing is lost on the way. Where
-    nothing says what to do with it, it stays in nsqd.
-    ``_lock`` guards the table of Writers, the counts and what was told.
+    A dead letter is published at the nsqd that the message came from, and the message is finished
+    only after its OK. Any failure means REQ, so no message is lost. Without options for given up
+    messages, the message stays in nsqd. ``_lock`` guards the table of Writers, the counts, and
+    the tables of messages.
     """
 
     def __init__(self, setup: ReaderSetup, runtime: Runtime) -> None:
         self.count: int = 0
-        # Those of which a handler said Discard.
+        # Number of messages for which a handler raised Discard.
         self.discarded: int = 0
         self._setup = setup
         self._flow = setup.flow
-        # For log lines: what consumes, and the function.
+        # Name in log lines: topic, channel and handler.
         self._name = setup.name
         if setup.handler_name:
             self._name += f", handler {setup.handler_name}"
         self._runtime = runtime
         self._lock = runtime.lock()
+        # Writers of dead letters, by the address of the nsqd.
         self._writers: dict[str, Writer] = {}
-        # Kept messages that an ERROR has told of, by nsqd and id, the oldest first.
+        # Kept messages for which an ERROR was logged, by nsqd and id, the oldest first.
         self._told: dict[tuple[str, str], None] = {}
-        # Errors that ended a worker on the last attempt of a message, by nsqd and id. Workers look
-        # without the lock whether there is one.
+        # Errors that ended a worker on the last attempt of a message, by nsqd and id. Workers read
+        # it without the lock.
         self.killers: dict[tuple[str, str], BaseException] = {}
         self.tries: Tries = Tries(runtime, setup.flow.max_attempts)
 
@@ -71,7 +78,7 @@ class DeadLetters:
         if isinstance(error, KeyboardInterrupt):
             return  # the process ends
         if ends_worker(error):
-            # The frames may hold connections and files of the user's, and nobody logs a kill.
+            # The frames may hold the user's connections and files, and a kill is not logged.
             error.__traceback__ = None
         with self._lock:
             self.killers[which(message)] = error
@@ -79,7 +86,7 @@ class DeadLetters:
                 del self.killers[next(iter(self.killers))]
 
     def deadly(self, message: Message) -> BaseException | None:
-        """Return what ended the worker on the last attempt of this message, if something did."""
+        """Return the error that ended the worker on the last attempt of this message, or None."""
         return self.killers.get(which(message))
 
     def settle(
@@ -90,9 +97,9 @@ class DeadLetters:
         *,
         rejected: bool = False,
     ) -> Fate:
-        """Give the message up: answer it, without a flush.
+        """Give a message up: answer it, without a flush.
 
-        ``error``: what its handler raised, if one did. ``rejected``: that means ``Reject``.
+        ``error``: exception of its handler, if one was raised. ``rejected``: True after ``Reject``.
         """
         fate = self._settle(connection, message, error, rejected)
         if fate is not Fate.REQUEUED and self.killers:
@@ -139,7 +146,7 @@ class DeadLetters:
         return Fate.FINISHED
 
     def discard(self, connection: Connection, message: Message, error: BaseException) -> Fate:
-        """FIN, without a flush, for a message that its handler wants nobody to have."""
+        """Finish, without a flush, a message that its handler wants to drop."""
         if not connection.finish_quietly(message):
             return Fate.GONE
         with self._lock:
@@ -158,7 +165,7 @@ class DeadLetters:
         what: str,
         shown: BaseException | None,
     ) -> Fate:
-        """Requeue it with the longest delay. Log an ERROR the first time, then a WARNING."""
+        """Requeue a message with the longest delay. Log ERROR the first time, then WARNING."""
         seconds = self._flow.max_requeue_delay or retry_delay(connection, message)
         seconds = spread(message._id, message.attempts, seconds)
         if not connection.requeue_quietly(message, seconds):
@@ -192,7 +199,7 @@ class DeadLetters:
         try:
             check_ran(hook(message, error), message)
         except BaseException as wrong:
-            # Whatever the user's hook raises, the message is requeued.
+            # The hook is the user's code. Whatever it raises, the message is requeued.
             if ends_worker(wrong):
                 raise
             self._log(
@@ -211,7 +218,7 @@ class DeadLetters:
         try:
             self._publish(topic, message, error)
         except BaseException as wrong:
-            # Whatever it is, the message is requeued; auth_secret may be a function of the user's.
+            # Any error requeues the message; auth_secret may be a function of the user's.
             if ends_worker(wrong):
                 raise
             self._log(
@@ -232,7 +239,7 @@ class DeadLetters:
             headers = death_headers(message, error, self._setup.handler_name)
             writer.publish(topic, message.body, headers=headers)
         except (ConfigError, Refused) as wrong:
-            # Too many headers for the envelope, or too long a message for nsqd.
+            # There are too many headers for the envelope, or the message is too long for nsqd.
             if isinstance(wrong, Refused) and not isinstance(wrong.error, BadMessage):
                 raise
             self._log(
@@ -241,8 +248,8 @@ class DeadLetters:
                 message,
                 wrong,
             )
-            # The message is published as it came: there may be no room for a key, either, and its
-            # envelope may have names that this package would not write.
+            # Published as it came: there may be no room for a key, either, and its envelope may
+            # have names that this package would refuse to write.
             writer.encoder.publish(topic, [_as_it_came(message)])
 
     def _where_it_is(self) -> str:
@@ -260,7 +267,7 @@ class DeadLetters:
         *args: object,
         error: BaseException | None = None,
     ) -> None:
-        """``text`` has a place for the id of the message, and then those for ``args``."""
+        """Log a line. ``text`` has a place for the id of the message, then those for ``args``."""
         log.log(
             level,
             f"%s: {text}",
@@ -286,7 +293,7 @@ class DeadLetters:
             return writer
 
     def stuck(self, name: str) -> list[str]:
-        """A sentence for each thread of the Writers that hangs. Takes no lock."""
+        """Return a sentence for each hung thread of the Writers. Takes no lock."""
         return [line for writer in list(self._writers.values()) for line in writer._stuck(name)]
 
     def close(self) -> None:
@@ -297,27 +304,27 @@ class DeadLetters:
 
 
 def _as_it_came(message: Message) -> bytes:
-    """Return the bytes that nsqd delivered, also of a message that was opened since."""
+    """Return the bytes that nsqd delivered, even if the envelope was opened since."""
     if not message._is_opened:
         return message.body
     return envelope.restore(message.headers, message.body)
 
 
 def retry_delay(connection: Connection, message: Message) -> float:
-    """Return the seconds until a message comes again that could not be given up.
+    """Return the seconds until redelivery of a message that could not be given up.
 
-    They grow with each delivery, also where ``requeue_delay`` is 0: the Reader has no backoff then.
+    They grow with each delivery, even if ``requeue_delay`` is 0: the Reader has no backoff then.
     """
     seconds = min(float(message.attempts), _LONGEST_RETRY)
     return max(connection.requeue_delay_for(message), seconds)
 
 
 def _reason(error: BaseException | None) -> str:
-    """Return the reason of a Reject, for a log line that shows other exceptions below it."""
+    """Return the reason of a Reject, for a log line that shows only its cause below."""
     reason = text_of(error.reason) if isinstance(error, Reject) else ""
     return f" ({reason})" if reason else ""
 
 
 def _shown(error: BaseException | None) -> BaseException | None:
-    """What a log line shows with its traceback: of a Reject, which is no failure, its cause."""
+    """Return the error whose traceback a log line shows: the cause of a Reject, else itself."""
     return error.__cause__ if isinstance(error, Reject) else error

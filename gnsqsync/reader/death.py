@@ -1,6 +1,6 @@
-"""Why a message became a dead letter, as headers beside its own.
+"""Headers of a dead letter that tell why and where its message failed.
 
-Knows messages and exceptions; publishes nothing. docs/guides/dead-letters.
+Knows messages and exceptions. Publishes nothing. The format is in docs/guides/dead-letters.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gnsqsync.message import Discard, Message, Reject, Requeue
 
 __all__ = ["DEATH_HEADERS", "death_headers"]
 
-# The headers that a dead letter has beside those of the message.
+# Names of the headers that a dead letter has beside those of its message.
 DEATH_HEADERS = (
     "deadtopic",
     "deadchannel",
@@ -29,14 +29,14 @@ DEATH_HEADERS = (
     "deadhandler",
 )
 
-# Bytes of the line that lists show.
+# Upper bound in bytes of the one-line reason that lists show.
 _MOST_OF_A_LINE = 500
 
 
 def death_headers(message: Message, error: BaseException | None, handler: str) -> dict[str, str]:
-    """Return the headers of a dead letter, those of the message included. Raises no Exception.
+    """Return the headers of a dead letter, with those of the message. Raises no Exception.
 
-    ``error``: what its handler raised; None where no handler ran. ``handler``: its name.
+    ``error``: exception of its handler; None if no handler ran. ``handler``: name of the handler.
     """
     reason = _reason(message, error)
     headers = {

@@ -1,7 +1,7 @@
-"""What a Reader tells of its connections: log lines and the hooks of its Observer.
+"""Log lines of a Reader, and hooks of its Observers, about connections, pauses and answers.
 
-Decides nothing but what is not worth a line of its own: what others of the process have told just
-before. Every method is called outside all locks, on the thread where it happened.
+Decides only which lines to leave out because the process has just logged the same. Every method
+is called outside all locks, on the thread where the event happened.
 """
 
 from __future__ import annotations
@@ -32,36 +32,37 @@ def _time_of(late: Late) -> str:
 
 
 class Events:
-    """One place for the words, the levels and the ``extra=`` fields of a Reader's log lines."""
+    """Words, levels and ``extra=`` fields of a Reader's log lines, in one place."""
 
     def __init__(self, setup: ReaderSetup) -> None:
         self._name = setup.name
         self._fields = setup.log_fields
         self._handler = setup.handler_name
-        # What nsqd should grant a handler, in seconds; 0 where it is asked for more meanwhile.
+        # Seconds that nsqd must grant a handler; 0 if auto_touch asks for more time.
         self._needed = 0.0 if setup.flow.auto_touch else setup.flow.time_limit or 0.0
         self._observers = setup.observers
-        # Whether a handler's time is worth a look at the clock.
+        # True if an Observer wants the time of chunks, which costs a look at the clock.
         self.observes_batches: bool = any(
             type(one).batch is not Observer.batch for one in setup.observers
         )
+        # True once these lines were logged, which are logged once.
         self._told_overdue = False
         self._told_strategy = False
 
     def notify(self, hook: str, *args: object) -> None:
-        """Call a hook of the observers; what one raises is logged and changes nothing."""
+        """Call a hook of the observers. An error of an observer is logged and changes nothing."""
         tell(self._observers, hook, *args, log=log, who=f"{self._name}: ", extra=self._fields)
 
     def batch(self, connection: Connection, finished: int, failed: int, seconds: float) -> None:
-        """A worker is done with a chunk."""
+        """Report a chunk that a worker has handled."""
         self.notify("batch", connection.nsqd_address, finished, failed, seconds)
 
     def dials(self, address: str) -> None:
-        """Before the first dial there: lines of others about this nsqd name this Reader, too."""
+        """Note this Reader as a user of the nsqd, so that lines of others name the Reader, too."""
         troubles().uses(address, self, self._name)
 
     def leaves(self, address: str | None = None) -> None:
-        """It wants nothing of that nsqd any more; for None of any."""
+        """Note that the Reader does not use this nsqd any more; None means any nsqd."""
         troubles().leaves(self, address)
 
     def connected(self, connection: Connection) -> None:
@@ -92,7 +93,7 @@ class Events:
         self.notify("connected", address)
 
     def crowd(self, limit: int) -> None:
-        """There are more nsqds than max_in_flight."""
+        """Warn that there are more nsqds than max_in_flight."""
         log.warning(
             "%s has more nsqds than max_in_flight, which is %d: they take turns, and messages"
             " wait; raise it",
@@ -104,7 +105,7 @@ class Events:
     def dial_failed(
         self, connection: Connection, error: NSQError, pause: float | None, *, discovered: bool
     ) -> None:
-        """``pause``: seconds until the next try, None when there is none."""
+        """Report a failed dial. ``pause``: seconds until the next try, or None without one."""
         hint = ""
         if discovered:
             hint = " (if the address is wrong, see nsqd's --broadcast-address, or address_map)"
@@ -136,7 +137,7 @@ class Events:
     def lost(
         self, connection: Connection, reason: Exception, pause: float | None, *, discovered: bool
     ) -> None:
-        """``pause``: seconds until it is dialled or asked for, None where it is not wanted."""
+        """Report a loss. ``pause``: seconds until a dial or question; None if it is not wanted."""
         address = connection.nsqd_address
         extra = self._fields_of(connection)
         if connection.end_was_asked:
@@ -158,7 +159,7 @@ class Events:
         self.notify("lost", address, reason)
 
     def silent(self, seconds: float, reason: str, asked_for: bool) -> None:
-        """RDY has been 0 at every nsqd for long. No news where an outage is told as the reason."""
+        """Log that RDY was 0 everywhere for long, quietly if an outage was logged as the reason."""
         level = logging.INFO if asked_for else logging.WARNING
         if reason == UNCONNECTED and troubles().is_told(self):
             level = logging.DEBUG
@@ -172,9 +173,7 @@ class Events:
         )
 
     def testing(self) -> None:
-        log.info(
-            "%s tests the waters with RDY 1: one message comes", self._name, extra=self._fields
-        )
+        log.info("%s tests with RDY 1: one message comes", self._name, extra=self._fields)
 
     def grows(self) -> None:
         log.info(
@@ -184,7 +183,7 @@ class Events:
         )
 
     def pauses(self, step: Step, rule: Rule) -> None:
-        """A pause of the backoff begins. A WARNING once for each climb."""
+        """Report that a pause of the backoff begins. A WARNING once for each climb."""
         who = f"handler {self._handler}" if self._handler else "it"
         if not step.is_new_climb:
             why = f"{who} failed again"
@@ -212,7 +211,7 @@ class Events:
         self.notify("backoff", 0, 0.0)
 
     def fails_in_a_row(self, count: int, *, pauses: bool) -> None:
-        """Different messages failed, with no success between."""
+        """Warn that different messages failed, with no success between."""
         log.warning(
             "%s: %d different messages failed one after the other, with no success between%s%s",
             self._name,
@@ -223,7 +222,7 @@ class Events:
         )
 
     def strategy(self, error: BaseException | None) -> None:
-        """``error``: what the user's backoff_strategy raised for the first time, if it did."""
+        """Log, once, the first error of the user's backoff_strategy, if there is one."""
         if error is not None and not self._told_strategy:
             self._told_strategy = True
             log.error(
@@ -236,7 +235,7 @@ class Events:
     def answer_failed(
         self, connection: Connection, message_id: str, error: ServerError, late: Late | None
     ) -> None:
-        """nsqd refused an answer. ``late``: the handler's time, if it is known."""
+        """Report an answer that nsqd refused. ``late``: the handler's time, if it is known."""
         address = connection.nsqd_address
         tell = troubles().happened(address, (type(error).__name__, self._name))
         if tell is not None:
@@ -253,7 +252,7 @@ class Events:
         self.notify("answer_failed", address, message_id, error.code)
 
     def overdue(self, connection: Connection, count: int) -> None:
-        """So many were taken from a Reader without a handler, and not answered in time."""
+        """Warn about ``count`` messages that a user's thread took and did not answer in time."""
         log.log(
             logging.DEBUG if self._told_overdue else logging.WARNING,
             "%s: %s from %s not answered within the timeout; nsqd delivers again what is not"
@@ -266,7 +265,7 @@ class Events:
         self._told_overdue = True
 
     def anew(self, connection: Connection, why: str) -> None:
-        """It is closed when nothing is in flight, and made anew."""
+        """Log that a connection is closed once nothing is in flight, and dialled again."""
         log.info(
             "%s %s: connecting to it anew",
             connection.nsqd_address,

@@ -1,6 +1,6 @@
-"""Messages that are older than ``max_age`` and go elsewhere than to the handler.
+"""Messages older than ``max_age``, which go elsewhere than to the handler.
 
-Knows a message and the wall clock; nsqd's stamps are of that.
+Knows a message and the wall clock, by which nsqd stamps messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["unless_expired"]
 
 
 def unless_expired(handler: Handler, max_age: float, on_expired: OnExpired) -> Handler:
-    """The handler for messages of up to ``max_age`` seconds; ``on_expired`` for older ones."""
+    """Return a handler that sends messages older than ``max_age`` seconds to ``on_expired``."""
 
     def call(message: Message) -> object:
         age = time.time() - message.timestamp / 1e9

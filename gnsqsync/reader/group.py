@@ -1,6 +1,10 @@
-"""Several Readers as one: a connection has one topic and channel only, a process may want more.
+"""Groups of Readers, for a process that consumes several topics or channels.
 
-Knows how they start, share a limit, fail and stop together; not which ones there are to be.
+Knows how Readers start, share a limit, fail and stop together. Must not know which Readers there
+are to be: a subclass decides. ``Group`` is what a user holds, ``Members`` are the Readers that run,
+and ``_SharedLimit`` divides one max_in_flight.
+
+Surprise: the shared limit uses the RDY allocator with Readers in the place of nsqds.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from typing import TypeVar
 
 from gnsqsync.errors import ClosedError, ConfigError
 from gnsqsync.options import check_int
-from gnsqsync.policy.latency import Together
+from gnsqsync.policy.latency import JointRate
 from gnsqsync.policy.rdy import Load, RdyAllocator
 from gnsqsync.reader.advice import advise
 from gnsqsync.reader.reader import Reader
@@ -25,19 +29,19 @@ from gnsqsync.stats import StopResult
 
 __all__ = ["Group", "Members", "ReaderGroup", "advise_once"]
 
-# Seconds between two divisions of a shared max_in_flight, if nothing else causes one.
+# Seconds between two divisions of a shared max_in_flight, without another cause.
 _ROUND_SECONDS = 1.0
-# Upper bound of the seconds that a limit taken from a reader counts as used there, until nsqd has
-# its RDY 0.
+# Upper bound of the seconds for which a limit taken from a Reader counts as used there, until nsqd
+# has its RDY 0.
 _TRANSIT_SECONDS = 0.1
-# How often a thread that waits for others wakes up, as a Reader's does, for signals.
+# Seconds between two wake-ups of a waiting thread, as in a Reader, so that signal handlers run.
 _WAKE_SECONDS = 1.0
 
 Self = TypeVar("Self", bound="Group")
 
 
 class Group(ABC):
-    """What ReaderGroup and TopicGroup share: one start, one stop, one error that ends all."""
+    """Base of ReaderGroup and TopicGroup: one start, one stop, one error that ends all."""
 
     def __init__(self, max_in_flight: int | None, runtime: RuntimeLike | None) -> None:
         if max_in_flight is not None:
@@ -45,7 +49,7 @@ class Group(ABC):
         self._max_in_flight = max_in_flight
         self._runtime_choice = runtime
         self._members: Members | None = None
-        # Threads of the group itself, which end when it stops.
+        # Threads of the group itself, which end when the group stops.
         self._own: Sequence[Task] = ()
 
     @property
@@ -54,24 +58,24 @@ class Group(ABC):
 
     @abstractmethod
     def _begin(self, runtime: Runtime, members: Members) -> Sequence[Task]:
-        """Start what there is to start. Returns the threads to wait for before the Readers."""
+        """Start the Readers. Return the threads to wait for before the Readers."""
 
     def _forgets(self) -> bool:
-        """Whether a Reader that ends now, as somebody has stopped it alone, is a member no more."""
+        """Return True if a Reader that was stopped alone is no member any more."""
         return False
 
     def start(self, block: bool = True) -> list[StopResult] | None:
-        """Start all; with ``block`` until ``stop()``, then their results. See Reader.start.
+        """Start all Readers. With ``block``, wait until ``stop()``. See Reader.start.
 
         Args:
-            block: Whether to wait for the end.
+            block: True to wait for the end.
 
         Returns:
-            The results in the order of the readers; None if it did not block.
+            The results in the order of the readers, or None without ``block``.
 
         Raises:
-            ClosedError: It was started before.
-            NSQError: One of them could not start, or ended by an error; the others are stopped.
+            ClosedError: The group was started before.
+            NSQError: A Reader could not start, or ended by an error; the others are stopped.
         """
         if block:
             warn_that_start_blocks()
@@ -85,7 +89,7 @@ class Group(ABC):
         try:
             members.begin()
             self._own = self._begin(runtime, members)
-        except BaseException:  # some of them run
+        except BaseException:  # some Readers may run already
             self.stop(0.0)
             raise
         finally:
@@ -101,23 +105,23 @@ class Group(ABC):
             raise
 
     def stop(self, timeout: float = 30.0) -> None:
-        """Ask every reader to end; returns at once. See Reader.stop.
+        """Ask every Reader to end, and return at once. See Reader.stop.
 
         Args:
-            timeout: Seconds that handlers at work have to finish.
+            timeout: Seconds in which handlers at work may finish.
         """
         for reader in self.readers:
             reader.stop(timeout)
 
     def join(self) -> list[StopResult]:
-        """Wait until all have stopped, and return their results in order.
+        """Wait until all Readers have stopped, and return their results in order.
 
         Returns:
             The results in the order of the readers.
 
         Raises:
-            ClosedError: It was not started.
-            NSQError: One of them ended by this error; the others were stopped.
+            ClosedError: The group was not started.
+            NSQError: A Reader ended by this error; the others were stopped.
         """
         members = self._members
         if members is None:
@@ -139,18 +143,18 @@ class Group(ABC):
 
 
 class ReaderGroup(Group):
-    """Starts and stops ``readers`` together.
+    """Several Readers that start and stop together.
 
     Args:
         readers: The Readers; one or more, none of them started.
-        max_in_flight: 1 or more: one limit for all of them, divided anew each second. Idle readers
-            keep one message and lend the rest to busy ones. More readers than that take turns, one
-            message each. None: each keeps its own.
-        runtime: As of the Reader.
+        max_in_flight: One limit for all of them, 1 or more, divided anew each second. Idle readers
+            keep one message and lend the rest to busy ones. If there are more readers than that,
+            they take turns, one message each. None means that each keeps its own limit.
+        runtime: As in Reader.
 
     Raises:
         ConfigError: There is no reader, or one is not a Reader; two have the same topic and channel
-            on a common server without ``shared=True``, or dead letters would go round for ever.
+            on a common server without ``shared=True``; or dead letters would go round for ever.
     """
 
     def __init__(
@@ -164,14 +168,14 @@ class ReaderGroup(Group):
         self._given = tuple(readers)
         if not self._given or not all(isinstance(reader, Reader) for reader in self._given):
             raise ConfigError("a ReaderGroup needs one Reader or more")
-        # A Reader without a group loads this module, too.
+        # Imported here, because a Reader without a group loads this module, too.
         from gnsqsync.reader.claims import check_claims
 
         check_claims(reader._setup.claim for reader in self._given)
 
     @property
     def readers(self) -> tuple[Reader, ...]:
-        """As they were given."""
+        """The Readers, in the given order."""
         return self._given
 
     def _begin(self, runtime: Runtime, members: Members) -> Sequence[Task]:
@@ -181,9 +185,9 @@ class ReaderGroup(Group):
 
 
 def advise_once(readers: Iterable[Reader]) -> None:
-    """Warn of the options of Readers that start soon, equal ones in one line.
+    """Warn about options of Readers that start soon. Equal warnings make one line.
 
-    The processes that are forked from this one do not repeat it.
+    Processes that are forked from this one do not repeat the warnings.
     """
     chosen = [reader for reader in readers if not reader._setup.is_advised]
     advise([reader._setup for reader in chosen])
@@ -192,11 +196,11 @@ def advise_once(readers: Iterable[Reader]) -> None:
 
 
 class Members:
-    """Readers that run: each is watched, and the first that ends by an error ends all.
+    """Running Readers. A watcher waits for each, and the first error ends all.
 
-    ``on_error`` is called then, by a watcher, and ``forgets`` when one ends without an error.
-    ``_lock`` guards the tables; ``readers`` is replaced as a whole, so that ``Group.stop()`` may
-    read it in a signal handler.
+    A watcher calls ``on_error`` after an error, and ``forgets`` when a Reader ends without one.
+    ``_lock`` guards the tables and ``_watched``. ``readers`` is replaced as a whole, so that
+    ``Group.stop()`` may read it in a signal handler.
     """
 
     def __init__(
@@ -207,7 +211,7 @@ class Members:
         forgets: Callable[[], bool],
     ) -> None:
         self.readers: tuple[Reader, ...] = ()
-        # Set when the start of the group is over; join() then waits for all of them.
+        # Set when the start of the group is over. join() then waits for all members.
         self.begun: Event = runtime.event()
         self._runtime = runtime
         self._max_in_flight = max_in_flight
@@ -215,24 +219,24 @@ class Members:
         self._forgets = forgets
         self._lock = runtime.lock()
         self._share: _SharedLimit | None = None
-        self._together = Together()
-        # One for all of them: with a thread each, hundreds of topics are hundreds of threads more.
+        self._together = JointRate()
+        # A timer for all members. With one each, hundreds of topics would need hundreds of threads.
         self._timer = Timer(runtime, "nsq-timer group")
         self._watchers: list[Task] = []
-        # How many of them have not come to their end.
+        # Number of Readers whose watcher has not ended.
         self._watched = 0
         self._results: dict[Reader, StopResult] = {}
         self._errors: list[BaseException] = []
 
     def begin(self) -> None:
-        """Before the first ``add``."""
+        """Start the timer, before the first ``add``."""
         self._timer.start()
 
     def add(self, readers: Iterable[Reader]) -> None:
-        """Start them; if one cannot, those before it run, and its error is raised."""
+        """Start Readers. If one cannot start, its error is raised; those before it run."""
         new = tuple(readers)
         for reader in new:
-            # Its part of the shared limit comes when all are there.
+            # With a shared limit, each begins with 0 and gets its part when all are there.
             own = None if self._max_in_flight is None else 0
             reader._prepare_for_group(self._together, self._timer, own, self._hurry)
             reader.start(block=False)
@@ -242,7 +246,7 @@ class Members:
             try:
                 watcher = self._runtime.spawn(f"nsq-group {reader.topic}", self._watch, reader)
             except BaseException:
-                # Nobody waits for it.
+                # The Reader has no watcher, so this thread stops it.
                 self._forget(reader)
                 reader.stop(0.0)
                 with self._lock:
@@ -256,7 +260,7 @@ class Members:
                 self._share = _SharedLimit(self._max_in_flight, self._runtime, self._timer)
             self._share.add(new)
             for reader in new:
-                # One that has ended meanwhile was removed before it was there.
+                # A Reader that has ended by now was removed from the limit before it was added.
                 if reader not in self.readers or reader in self._results:
                     self._share.remove(reader)
 
@@ -265,7 +269,7 @@ class Members:
             self._share.hurry()
 
     def drop(self, reader: Reader) -> None:
-        """Stop it. Does not wait."""
+        """Stop a Reader, without a wait for its end."""
         if self._share is not None:
             self._share.remove(reader)
         reader.stop()
@@ -275,7 +279,7 @@ class Members:
             self.readers = tuple(r for r in self.readers if r is not reader)
 
     def fail(self, error: BaseException) -> None:
-        """End all; ``join()`` raises the first error that came."""
+        """End all Readers. ``join()`` raises the first error."""
         self._errors.append(error)
         self._on_error()
 
@@ -288,12 +292,12 @@ class Members:
             self.close_if_over()
 
     def close_if_over(self) -> None:
-        """End what they share when all have ended and none can come; also where nobody joins."""
+        """Stop the shared timer when all have ended and none can come, even without a join."""
         if self.begun.is_set() and not self._watched and not self._forgets():
             self._timer.stop()
 
     def _wait_for_end(self, reader: Reader) -> None:
-        """If it ends by an error, the others end too."""
+        """Wait for the end of a Reader, and end the others if it ended by an error."""
         try:
             reader._wait_ended()
             result = reader.join()
@@ -310,7 +314,7 @@ class Members:
             self._share.remove(reader)
 
     def join(self) -> list[StopResult]:
-        """When nobody adds one any more: wait for all; their results, or the first error."""
+        """Wait for all Readers, when none is added any more. Return results or raise an error."""
         with self._lock:
             watchers = list(self._watchers)
         for watcher in watchers:
@@ -327,10 +331,10 @@ def _wait_for(task: Task) -> None:
 
 
 class _SharedLimit:
-    """Divides one max_in_flight over readers as a reader divides its own over nsqds.
+    """Division of one max_in_flight over Readers, as a Reader divides its own over nsqds.
 
-    With more readers than slots each turn is lent for one message, whose answer ends it. The tables
-    are the timer thread's own; ``hurry`` may be called by any thread.
+    With more Readers than slots, each turn is lent for one message, whose answer ends the turn. The
+    tables belong to the timer's thread. Any thread may call ``hurry``.
     """
 
     def __init__(self, limit: int, runtime: Runtime, timer: Timer) -> None:
@@ -339,13 +343,15 @@ class _SharedLimit:
         self._allocator: RdyAllocator[Reader] = RdyAllocator(
             limit, transit=_TRANSIT_SECONDS, rng=random.Random()
         )
+        # Messages that each Reader has received, the time of the last change, and its share.
         self._received: dict[Reader, int] = {}
         self._busy_at: dict[Reader, float] = {}
         self._shares: dict[Reader, int] = {}
-        # True if the shares were lent for one message each.
+        # True while shares are lent for one message each.
         self._lends_turns = False
-        # True while a round is asked for.
+        # True while a round is asked for and has not begun.
         self._is_hurried = False
+        # Time of the round that the allocator wants; infinity without one.
         self._round_at = math.inf
         self._timer = timer
         self._timer.after(_ROUND_SECONDS, self._next_round)
@@ -357,7 +363,7 @@ class _SharedLimit:
         self._timer.after(0.0, lambda: self._leave(reader))
 
     def hurry(self) -> None:
-        """Divide anew now: a message was answered, so a slot may be free."""
+        """Divide anew at once, because an answer may have freed a slot."""
         if not self._is_hurried:
             self._is_hurried = True
             self._timer.after(0.0, self._round)
@@ -378,17 +384,17 @@ class _SharedLimit:
         self._shares.pop(reader, None)
 
     def _next_round(self) -> None:
-        # First: a round that fails is not the last one.
+        # Planned first, so that a failing round is not the last one.
         self._timer.after(_ROUND_SECONDS, self._next_round)
         self._round()
 
     def _round_if_due(self, when: float) -> None:
-        # If an earlier round was set meanwhile, this one is void.
+        # An earlier round was planned meanwhile if the times differ.
         if when == self._round_at:
             self._round()
 
     def _round(self) -> None:
-        # Before the look: an answer from now on asks for the next round.
+        # Cleared before the look, so that an answer from now on asks for the next round.
         self._is_hurried = False
         self._round_at = math.inf
         now = self._runtime.now()
@@ -413,7 +419,7 @@ class _SharedLimit:
             self._lends_turns = one_message
             changed = {reader for reader, _ in changes}
             kept = [(r, share) for r, share in self._shares.items() if r not in changed]
-            # The lowered ones first, then those that only lend in another way.
+            # Lowered shares come first, then those that are only lent in another way.
             changes = sorted(changes + kept, key=lambda change: change[1] > self._shares[change[0]])
         for reader, share in changes:
             self._shares[reader] = share

@@ -1,6 +1,6 @@
-"""Whether a started Reader hangs, and whether it is connected, for those who may restart it.
+"""Health of a started Reader for probes: threads that hang, and a missing connection.
 
-Takes no lock: a thread that never gives one back is what it looks for.
+Takes no lock, because it looks for threads that never give a lock back.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ __all__ = ["Health"]
 
 
 class HandlerTimes:
-    """For how long handlers have run, as repeated looks at the workers tell."""
+    """Running times of handlers, as repeated looks at the workers tell."""
 
     def __init__(self, chunks: Chunks, now: Callable[[], float]) -> None:
         self._chunks = chunks
         self._now = now
-        # By worker: what it was at when we looked last, and since when.
+        # Position of each worker at the last look, and the time since which it is there.
         self._seen: dict[int, tuple[tuple[float, int], float]] = {}
 
     def above(self, limit: float) -> Iterator[tuple[int, float, Message | None]]:
-        """The worker, the seconds and the message of each handler that runs longer than ``limit``.
+        """Yield worker, seconds and message of each handler that runs longer than ``limit``.
 
-        A worker may have several messages in turn, so the time of the first counts only for that
-        one; for the others, since when we have seen it there. By one thread.
+        A chunk has one time for several messages. That time counts for its first message; for the
+        others, the first look that saw them counts. Call it from one thread only.
         """
         now = self._now()
         before, self._seen = self._seen, {}
@@ -52,12 +52,12 @@ class HandlerTimes:
 
 @dataclass(eq=False)
 class Health:
-    """What can be seen of a Reader's threads from outside.
+    """Look from outside at the threads of a Reader.
 
-    Each thread has a time by which it comes round. The timer: the time of its next job. A reading
-    thread: two heartbeats, after which it gives a silent connection up. A poll thread: the
-    interval. So an nsqd or nsqlookupd that is away makes none of them late. A dial has no such
-    time, because the look-up of a name takes as long as the resolver likes.
+    Each thread has a time by which it must come round. For the timer, this is the time of its next
+    job; for a reading thread, two heartbeats, after which it gives a silent connection up; for a
+    poll thread, the interval. An nsqd or nsqlookupd that is away therefore makes none of them late.
+    A dial has no such time, because the look-up of a name may take as long as the resolver likes.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Health:
     chunks: Chunks
     dead_letters: DeadLetters
     workers: Workers
-    # Of the probes, and of the hard limit, which look on threads of their own.
+    # Looks of the probes and of the hard limit, each on its own thread.
     _probed: HandlerTimes = field(init=False)
     _limited: HandlerTimes = field(init=False)
 
@@ -77,25 +77,25 @@ class Health:
         self._limited = HandlerTimes(self.chunks, self.runtime.now)
 
     def stuck(self, handler_limit: float | None) -> list[str]:
-        """A sentence for each thread that hangs, and each handler above the limit (seconds)."""
+        """Return a sentence for each hung thread, and each handler above the limit (seconds)."""
         found = []
         behind = self.timer.behind()
         if behind == math.inf:
             found.append(f"{self.name}: the timer thread has died")
         elif behind > LATE_SECONDS:
-            found.append(f"{self.name}: the timer thread is stuck since {behind:.0f} s")
+            found.append(f"{self.name}: the timer thread has been stuck for {behind:.0f} s")
         found += stuck_threads(self.name, self.subscription.connections(), self.discovery)
         found += self.dead_letters.stuck(f"{self.name}, dead letters")
         if handler_limit is not None:
             found += [
-                f"{self.name}: a handler runs since {seconds:.0f} s; the limit is"
+                f"{self.name}: a handler has run for {seconds:.0f} s; the limit is"
                 f" {handler_limit:g} s"
                 for _, seconds, _ in self._probed.above(handler_limit)
             ]
         return found
 
     def overdue(self, limit: float) -> list[str]:
-        """For each handler that runs longer than ``limit`` (seconds): on what, and where it is."""
+        """Return a text for each handler above ``limit`` (seconds): its message, and its stack."""
         found = []
         for worker, seconds, message in self._limited.above(limit):
             on = ""
@@ -103,14 +103,14 @@ class Health:
                 on = f" on message {message.id} (attempt {message.attempts}) from"
                 on += f" {message.nsqd_address}"
             found.append(
-                f"{self.name}: handler {self.workers.handler_name} runs since {seconds:.1f} s{on};"
+                f"{self.name}: handler {self.workers.handler_name} has run for {seconds:.1f} s{on};"
                 f" the hard limit is {limit:g} s, so this process ends. The handler is at\n"
                 f"{self.workers.stack_of(worker)}".rstrip()
             )
         return found
 
     def not_connected(self) -> str | None:
-        """Why it has no connection, as far as it knows; None where it has one."""
+        """Return why the Reader has no connection, as far as it knows, or None if it has one."""
         if self.subscription.is_connected:
             return None
         failures = self.discovery.failures

@@ -1,7 +1,7 @@
-"""Work that is due every 100 ms while messages are in flight.
+"""Work that is due each 100 ms while messages are in flight.
 
-Unsent answers, RDY, touches, messages that were taken and forgotten, and chunks that wait for a
-slow message.
+It flushes unsent answers, settles RDY and touches messages. It frees the slots of messages that
+were taken and forgotten, and moves chunks that wait for a slow message to other workers.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from gnsqsync.runtime.timer import Timer
 
 __all__ = ["HOUSEKEEPING_SECONDS", "Housekeeping"]
 
-# No FIN waits longer than this for a handler that suddenly runs long.
+# Seconds between two rounds. A FIN waits no longer for a handler that suddenly runs long.
 HOUSEKEEPING_SECONDS = 0.1
-# How often to look for what was lost when something was killed.
+# Seconds between two looks for messages and workers that a kill has lost.
 _LOST_SECONDS = 1.0
 
 
 class Housekeeping:
-    """A job of the reader's timer; asleep while nothing is in flight.
+    """Job of the Reader's timer, asleep while nothing is in flight.
 
-    ``_lock`` guards the change of ``_awake``, which is read without it for each chunk.
+    ``_lock`` guards changes of ``_awake``, which each chunk reads without the lock.
     """
 
     def __init__(
@@ -39,8 +39,10 @@ class Housekeeping:
         workers: Workers,
         on_overdue: Callable[[Connection, int], None] | None = None,
     ) -> None:
-        """``on_overdue``: called when taken messages were not answered in time; None where handlers
-        have them, whose messages count until they return."""
+        """``on_overdue``: called when taken messages were not answered in time.
+
+        None with a handler, whose messages count until it returns.
+        """
         self._connections = connections
         self._chunks = chunks
         self._workers = workers
@@ -48,14 +50,16 @@ class Housekeeping:
         self._auto_touch = flow.auto_touch
         self._now = runtime.now
         self._timer = timer
-        # A rest of a chunk is for another worker.
+        # True if another worker can take the rest of a chunk.
         self._relieves = flow.concurrency > 1
+        # Time of the next look for what a kill has lost.
         self._lost_at = 0.0
         self._lock = runtime.lock()
+        # True while the next round is planned.
         self._awake = False
 
     def wake(self) -> None:
-        """Messages arrived. By reading threads, for each chunk."""
+        """Plan a round, because messages arrived. By reading threads, for each chunk."""
         if self._awake:
             return
         with self._lock:
@@ -65,7 +69,7 @@ class Housekeeping:
 
     def _run(self) -> None:
         if self._look_after_all():
-            # First: where a thread cannot be started, the rest still goes on.
+            # Planned first, so that it goes on even if a thread cannot be started below.
             self._timer.after(HOUSEKEEPING_SECONDS, self._run)
             if self._relieves:
                 self._chunks.relieve()
@@ -77,7 +81,7 @@ class Housekeeping:
             return
         with self._lock:
             self._awake = False
-        # Messages may have come between the look and the flag, and be finished already.
+        # Messages may have come, and been finished, between the look and the flag.
         if self._look_after_all():
             self.wake()
 
@@ -87,12 +91,12 @@ class Housekeeping:
         return any(busy)
 
     def _look_after(self, connection: Connection, now: float) -> bool:
-        """Whether there is something to look after in 100 ms again."""
+        """Look after one connection. Return True if it needs another look in 100 ms."""
         level = connection.level
-        # After a stream RDY stays high until it is settled.
+        # RDY stays high after a stream until ``settle`` ends it.
         streaming = level is not None and level.settle(now)
         send_queue = connection.send_queue
-        # A TOUCH that cannot be sent now helps nobody, and each round would add one.
+        # A TOUCH that cannot be sent now is useless, and each round would add one.
         if self._auto_touch and not send_queue.is_stuck:
             self._touch(connection, now)
         if self._on_overdue is not None:
@@ -104,7 +108,7 @@ class Housekeeping:
         return streaming or bool(connection.in_flight) or send_queue.has_unsent
 
     def _touch(self, connection: Connection, now: float) -> None:
-        """TOUCH what is past half of its timeout, while nsqd still grants more."""
+        """Send TOUCH for messages past half of their timeout, while nsqd still grants time."""
         timeout = connection.msg_timeout
         for message in list(connection.in_flight.values()):
             hard = message._received_at + connection.max_msg_timeout

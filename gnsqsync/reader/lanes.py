@@ -1,6 +1,6 @@
-"""Messages of one lane run one after another, in the order in which they came to this process.
+"""Lanes: messages of one lane run one after another, in the order in which they came here.
 
-Knows keys and who has which lane; knows no worker and no queue.
+Knows keys, and which message holds which lane. Must not know a worker or a queue.
 """
 
 from __future__ import annotations
@@ -22,29 +22,30 @@ Waiting = tuple[Connection, Message]
 
 
 class Lanes:
-    """Who may go to a worker, and who waits for the message before it.
+    """Admission of messages to workers, lane by lane.
 
-    ``_lock`` guards the tables. The first message of a lane holds it until ``leave``; those that
-    come meanwhile are parked here. A lane that nobody holds is not in the tables.
+    ``_lock`` guards the tables. The first message of a lane holds it until ``leave``; messages that
+    come meanwhile are parked here. A lane without a holder is not in the tables.
     """
 
     def __init__(self, key: KeyOfLane, runtime: Runtime) -> None:
         self._key = key
         self._lock = runtime.lock()
+        # Lane of each message that holds one, and the messages parked in each held lane.
         self._holders: dict[Message, Hashable] = {}
         self._parked: dict[Hashable, deque[Waiting]] = {}
-        # Errors of the user's function, by message. The worker rejects such a message.
+        # Errors of the user's key function, by message. The worker rejects such a message.
         self._errors: dict[Message, BaseException] = {}
 
     def admit(self, connection: Connection, messages: Iterable[Message]) -> list[Message]:
-        """Those that may go to a worker now; the others are parked. By the reading thread."""
+        """Return the messages that may go to a worker; park the others. By the reading thread."""
         admitted = []
         for message in messages:
             try:
                 key = self._key(message)
                 hash(key)
             except BaseException as error:
-                # Raised where the handler would run. Here it would end the reading thread.
+                # Raised later, where the handler would run. Here it would end the reading thread.
                 if ends_worker(error):
                     raise
                 self._errors[message] = error
@@ -63,9 +64,9 @@ class Lanes:
         return admitted
 
     def leave(self, message: Message) -> Waiting | None:
-        """The message is done, or went elsewhere; the next one of its lane, which has it now.
+        """Free the lane of a message that is done or gone. Return the next one, which now holds it.
 
-        Nothing for a message that holds no lane.
+        Returns None for a message that holds no lane.
         """
         self._errors.pop(message, None)
         with self._lock:
@@ -81,25 +82,25 @@ class Lanes:
             return following
 
     def take_back(self) -> Iterator[Waiting]:
-        """Take out those whose connections do not hand over any more."""
+        """Take out parked messages of connections whose ``delivers`` is False."""
         with self._lock:
             taken = []
             for parked in self._parked.values():
-                gone = [waiting for waiting in parked if not waiting[0].hands_over]
+                gone = [waiting for waiting in parked if not waiting[0].delivers]
                 if gone:
-                    staying = [waiting for waiting in parked if waiting[0].hands_over]
+                    staying = [waiting for waiting in parked if waiting[0].delivers]
                     parked.clear()
                     parked.extend(staying)
                     taken += gone
         yield from taken
 
     def parked(self) -> set[Message]:
-        """Those that wait here at this moment."""
+        """Return the messages that are parked at this moment."""
         with self._lock:
             return {message for parked in self._parked.values() for _, message in parked}
 
     def checked(self, handler: Handler) -> Handler:
-        """Return the handler; a message whose lane could not be told is rejected in its place."""
+        """Return a handler that rejects messages whose lane is unknown, and calls this one."""
 
         def call(message: Message) -> object:
             error = self._errors.pop(message, None)

@@ -1,7 +1,7 @@
-"""Marks of a handler that commits its work, and a marker of the message, before it returns.
+"""Mark of a handler that commits its work together with a marker of the message.
 
-Knows the marks; knows no database and no Reader. The maker of such a handler gives it the attribute
-``MARK``.
+Knows the mark. Must not know a database or a Reader. The maker of such a handler gives it the
+attribute ``MARK``.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 
 __all__ = ["MARK", "by_header", "handles_once"]
 
-# The attribute of such a handler: True if the key of a message is its header ``key``, False if the
-# handler finds the key elsewhere.
+# Name of the attribute. Its value is True if the key of a message is its header ``key``, False if
+# the handler finds the key elsewhere.
 MARK = "_gnsqsync_once_by_header"
 
 
 def handles_once(handler: object) -> bool:
-    """Return True for a handler that is marked, or that calls one in the end."""
+    """Return True for a handler that is marked, or that finally calls a marked one."""
     return _mark_of(handler) is not None
 
 

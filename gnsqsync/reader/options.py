@@ -1,4 +1,7 @@
-"""The options of a Reader about flow rather than the connection, and all of them at once."""
+"""Options of a Reader about flow rather than the connection, and a Reader's whole setup.
+
+Knows the range of each option, and which options contradict each other. Starts nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     from gnsqsync.message import Message
     from gnsqsync.middleware import Middleware
     from gnsqsync.observer import Observer
-    from gnsqsync.policy.latency import Together
+    from gnsqsync.policy.latency import JointRate
     from gnsqsync.reader.claims import Claim
     from gnsqsync.reader.lanes import KeyOfLane
     from gnsqsync.runtime import RuntimeLike
@@ -50,9 +53,9 @@ OnGivingUp: TypeAlias = Callable[["Message", "BaseException | None"], object] | 
 
 
 class ReaderOptionKeywords(ConnectionOptionKeywords, total=False):
-    """The keywords of Reader except those that name servers: for functions that pass them on.
+    """Keywords of Reader without those that name servers, for functions that pass them on.
 
-    Defaults as of ReaderOptions; ``observer``, ``runtime`` and ``options`` are None.
+    Defaults are those of ReaderOptions; ``observer``, ``runtime`` and ``options`` are None.
     """
 
     max_in_flight: int | None
@@ -96,7 +99,7 @@ class ReaderOptionKeywords(ConnectionOptionKeywords, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderOptions:
-    """See ``Reader`` for what each one means. Raises ConfigError for a value out of range."""
+    """Options that ``Reader`` documents. Raises ConfigError for a value out of range."""
 
     max_in_flight: int | None = None
     concurrency: int = 1
@@ -199,11 +202,11 @@ class ReaderOptions:
 
     @property
     def burst(self) -> int:
-        """How many messages the rate limit allows at once: as many as in a second, by default."""
+        """Messages that the rate limit allows at once; by default, those of a second."""
         return self.rate_burst or max(1, int(self.rate_limit or 0))
 
     def verdicts(self) -> Verdicts:
-        """What exceptions of the handler mean."""
+        """Return the rules for exceptions of the handler."""
         return Verdicts(self.retry_on, self.reject_on, self.discard_on, self.backoff)
 
     def _check_giving_up(self) -> None:
@@ -229,18 +232,18 @@ class ReaderOptions:
 
     @property
     def gives_up(self) -> bool:
-        """Whether a message that is given up is finished; else it waits in nsqd."""
+        """True if a message that is given up is finished; else it waits in nsqd."""
         return self.on_giving_up is not None or self.dead_letter_topic is not None
 
     @property
     def initial_max_in_flight(self) -> int:
-        """What ``max_in_flight`` is at the start: the option, or one message a worker."""
+        """``max_in_flight`` at the start: the option, or one message for each worker."""
         return self.concurrency if self.max_in_flight is None else self.max_in_flight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderSetup:
-    """All that a Reader was made of, checked; its start needs nothing else."""
+    """The checked options of a Reader, which are all that its start needs."""
 
     topic: str
     channel: str
@@ -254,12 +257,12 @@ class ReaderSetup:
     middleware: tuple[Middleware, ...] = ()
     # True if other Readers of the process may take messages of the channel, too.
     shared: bool = False
-    # Given by a group, whose Readers are judged together and have one timer.
-    together: Together | None = None
+    # Set by a group, whose Readers share one rate and one timer.
+    together: JointRate | None = None
     timer: Timer | None = None
     # Called when a message is answered while the group has lent its slot for one message.
     on_turn_used: Callable[[], None] | None = None
-    # True if the warnings about these options are logged: by the process that forked this one.
+    # True if the warnings about these options were logged, by this process or its parent.
     is_advised: bool = False
 
     def __post_init__(self) -> None:
@@ -274,8 +277,8 @@ class ReaderSetup:
 
     @property
     def claim(self) -> Claim:
-        """The claim on the channel, to compare with those of the process's other Readers."""
-        # Only groups and frameworks compare claims, so a Reader alone does not load them.
+        """Claim on the channel, to compare with claims of the process's other Readers."""
+        # Imported here: only groups and frameworks compare claims.
         from gnsqsync.reader.claims import Claim, servers_of
 
         return Claim(
@@ -290,21 +293,21 @@ class ReaderSetup:
 
     @property
     def name(self) -> str:
-        """For logs and the names of threads."""
+        """Name in logs and of threads."""
         return f"{self.topic}/{self.channel}"
 
     @property
     def handler_name(self) -> str:
-        """For logs; "" where there is no handler."""
+        """Name in logs; "" without a handler."""
         return "" if self.handler is None else handler_name(self.handler)
 
     @property
     def log_fields(self) -> dict[str, str]:
-        """For the ``extra`` of log lines."""
+        """The ``extra`` of log lines."""
         return {"topic": self.topic, "channel": self.channel}
 
     def fields_of(self, message: Message) -> dict[str, object]:
-        """As ``log_fields``, of a line about this message."""
+        """Return the ``extra`` of a log line about this message."""
         return {
             **self.log_fields,
             "message_id": message.id,

@@ -1,6 +1,6 @@
-"""The backoff of a Reader at work: verdicts on messages in, RDY and log lines out.
+"""Backoff of a running Reader: verdicts on messages come in, RDY and log lines go out.
 
-Knows the backoff and who has to hear of it. Decides nothing by itself.
+Knows the backoff, and who must learn of its decisions. Decides nothing itself.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ["Pauses"]
 
 
 class Pauses:
-    """Brings the verdicts on messages to the backoff, and its decisions to all concerned.
+    """Passes verdicts on messages to the backoff, and its decisions to all concerned.
 
-    ``lock`` is that of the Subscription, which guards the backoff and the RdyControl. Code under it
-    only decides. What follows is done after it: RDY is sent first, so that no message that goes
-    back comes again at once.
+    ``lock`` belongs to the Subscription, and guards the backoff and the RdyControl. Code under it
+    only decides; the consequences follow after it. RDY is sent first, so that a message that goes
+    back is not delivered again at once.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class Pauses:
         apply: Callable[[list[Connection]], None],
     ) -> None:
         """``apply``: sends the changed RDY of connections, outside the lock."""
-        # To be read without the lock.
+        # Read without the lock by other modules.
         self.backoff: Backoff = rdy.backoff
-        # Workers add their successes to it.
+        # Workers add their successes to this.
         self.evidence: Evidence = rdy.backoff.evidence
         self._rdy = rdy
         self._lock = lock
@@ -54,13 +54,13 @@ class Pauses:
     # -- verdicts ----------------------------------------------------------------------------------
 
     def succeeded(self, count: int) -> None:
-        """Count messages that were handled."""
+        """Count handled messages, and judge them unless the backoff is off."""
         self.evidence.successes += count
         if self.backoff.level:
             self.judged(count)
 
     def judged(self, successes: int) -> None:
-        """Judge a test or a growth. 0: the messages that were answered say neither.
+        """Judge a test or a growth; 0 successes mean no verdict.
 
         The caller has counted the successes, and calls only while ``backoff.level`` is above 0.
         """
@@ -71,12 +71,12 @@ class Pauses:
             self._judge(backoff.no_verdict)
 
     def failed(self, connection: Connection, message: Message, counts: bool = True) -> None:
-        """Judge a message that failed. ``counts``: False if the user excuses the failure."""
+        """Judge a failed message. ``counts``: False if the user excuses the failure."""
         key = connection.nsqd_address, message._id
         self._failed(key, self._tries.of(message), counts)
 
     def answer_failed(self, connection: Connection, message_id: str) -> None:
-        """Judge a FIN that nsqd refused, where that counts as a failure."""
+        """Judge a FIN that nsqd refused, which counts as a failure by the user's option."""
         self._failed((connection.nsqd_address, message_id.encode()), 1, True)
 
     def _failed(self, key: tuple[str, bytes], tries: int, counts: bool) -> None:
@@ -97,12 +97,12 @@ class Pauses:
     # -- decisions ---------------------------------------------------------------------------------
 
     def tick(self, now: float) -> Step | None:
-        """Let a pause or a growth end; holding the lock. The caller plans RDY and tells it."""
+        """End a pause or a growth that is over; holding the lock. The caller plans RDY."""
         before = self.backoff.phase
         return self._step(before, now) if self.backoff.tick(now) else None
 
     def set_whole(self, count: int, *, one_message: bool) -> None:
-        """Change the limit of messages in flight that the user wishes, or that a group lends."""
+        """Set the limit of messages in flight, by the user's wish or a group's loan."""
 
         def judge(now: float) -> bool:
             self._rdy.lend(count, now, one_message=one_message)
@@ -112,7 +112,7 @@ class Pauses:
         self._judge(judge)
 
     def tell(self, step: Step | None) -> None:
-        """Give back what waits, and log; outside the lock."""
+        """Give back queued messages if a pause began, and log; outside the lock."""
         if step is None:
             return
         self._events.strategy(self.backoff.error)
@@ -128,12 +128,12 @@ class Pauses:
             self._events.is_out_of_backoff()
 
     def left(self) -> float:
-        """Seconds until the pause ends; 0 where there is none. Takes no lock."""
+        """Return the seconds until the pause ends; 0 without a pause. Takes no lock."""
         resume_at = self.backoff.resume_at
         return 0.0 if resume_at is None else max(0.0, resume_at - self._now())
 
     def _judge(self, judge: Callable[[float], bool]) -> None:
-        """``judge``: given the time, returns True if RDY is to be planned anew."""
+        """Call ``judge`` with the time, under the lock. If it returns True, plan RDY anew."""
         with self._lock:
             now, before = self._now(), self.backoff.phase
             if not judge(now):
@@ -144,7 +144,7 @@ class Pauses:
         self.tell(step)
 
     def _step(self, before: Phase, now: float) -> Step | None:
-        """Return the change, and let messages reach handlers or not; holding the lock."""
+        """Return the change of the phase, and hold messages back or not; holding the lock."""
         if self.backoff.phase is before:
             return None
         self._rdy.hand_over()

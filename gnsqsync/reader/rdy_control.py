@@ -1,6 +1,9 @@
-"""How the live connections of a Reader share max_in_flight, and when all of them back off.
+"""Division of a Reader's max_in_flight among its live connections, and its backoff.
 
 Holds the policy objects. Takes no lock and sends nothing: the Subscription does both.
+
+``plan`` decides: it asks the allocator for shares, limits them by the rate, and returns the
+connections whose RDY changes.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections import Counter
 from gnsqsync.addresses import Address
 from gnsqsync.connection.connection import Connection
 from gnsqsync.policy.backoff import Backoff, Phase, Rule
-from gnsqsync.policy.latency import Together
+from gnsqsync.policy.latency import JointRate
 from gnsqsync.policy.rate import RateLimit
 from gnsqsync.policy.rdy import Load, RdyAllocator
 from gnsqsync.policy.rdy_turns import MOST_MESSAGES
@@ -21,18 +24,18 @@ from gnsqsync.reader.retiring import why_useless
 
 __all__ = ["SILENT_SECONDS", "UNCONNECTED", "RdyControl", "Silence"]
 
-# Upper bound of the seconds that a lowered RDY counts as used, until nsqd has it.
+# Upper bound of the seconds for which a lowered RDY counts as used, until nsqd has it.
 _TRANSIT_SECONDS = 0.1
 
-# A shorter time without RDY is nothing to talk about.
+# Seconds without RDY everywhere after which that is logged.
 SILENT_SECONDS = 30.0
 
-# The reason that an outage may have told before.
+# The reason for silence that the log line of an outage may have given before.
 UNCONNECTED = "no nsqd is connected"
 
 
 class Silence:
-    """Tells once of each reason why all RDY is 0. Not thread-safe: the owner holds a lock."""
+    """Log of silence: tells each reason for RDY 0 everywhere once. Under the owner's lock."""
 
     def __init__(self) -> None:
         self._reason = ""
@@ -40,9 +43,9 @@ class Silence:
         self._told = False
 
     def note(self, reason: str, now: float) -> float | None:
-        """``reason``: why no nsqd may send, "" when one may.
+        """Note the reason why no nsqd may send, "" if one may.
 
-        Returns for how many seconds it has been so, when it is time to say it; else None.
+        Returns the seconds for which it has lasted when it is time to log it, else None.
         """
         if reason != self._reason:
             self._reason, self._since, self._told = reason, now, False
@@ -53,23 +56,24 @@ class Silence:
 
 
 class RdyControl:
-    """The table of live connections, the RDY allocator and the backoff.
+    """Live connections, RDY allocator and backoff of a Reader.
 
     Every method is called under the lock of the Subscription, which guards the allocator and the
-    backoff, too; their attributes may be read without it. What changes anything returns the
-    connections to flush after the lock, lowered ones first.
+    backoff, too; their attributes may be read without it. Methods that change something return the
+    connections to flush after the lock, those with a lowered RDY first.
     """
 
     def __init__(
-        self, flow: ReaderOptions, together: Together, rng: random.Random, *, lends: bool
+        self, flow: ReaderOptions, together: JointRate, rng: random.Random, *, worker_may_read: bool
     ) -> None:
-        """``lends``: whether the worker may read from the one connection that may send."""
-        self._lends = lends
+        """``worker_may_read``: True if the worker may read from a connection that is alone."""
+        self._worker_may_read = worker_may_read
         self.connections: dict[Address, Connection] = {}
+        # Rate of all connections, or of all in a group.
         self._together = together
-        # The counts of connections that are gone.
+        # Sums of the counts of connections that are gone.
         self._past: Counter[str] = Counter()
-        # Said once: that there are more nsqds than max_in_flight.
+        # True once the log has said that there are more nsqds than max_in_flight.
         self._told_crowd = False
         self._silence = Silence()
         self.allocator: RdyAllocator[Address] = RdyAllocator(
@@ -89,18 +93,18 @@ class RdyControl:
             rng,
             Rule.EVERY_FAILURE if every_failure else Rule.OUTAGES,
         )
-        # The limit that the user wishes. The allocator's is lower while the backoff grows.
+        # Limit that the user wishes. The allocator's limit is lower while the backoff grows.
         self.max_in_flight: int = flow.initial_max_in_flight
         self.backoff.whole = self.max_in_flight
         self._rate: RateLimit | None = None
         if flow.rate_limit is not None:
             self._rate = RateLimit(flow.rate_limit, flow.burst)
-        # How many messages the rate limit knows of, and when it has more to give; None: never.
+        # Number of messages that the rate limit has counted, and the time of its next tokens.
         self._counted = 0
         self.rate_at: float | None = None
 
     def plan(self, now: float) -> list[Connection]:
-        """Share max_in_flight anew, and what the rate limit allows."""
+        """Share max_in_flight anew, within what the rate limit allows."""
         changed = self._share(now)
         return changed if self._rate is None else self._grant(self._rate, now)
 
@@ -112,7 +116,7 @@ class RdyControl:
         )
         loads = {}
         for address, connection in self.connections.items():
-            # In this order: a message is in the table before it is counted.
+            # Order matters: a message is in the table before it is counted.
             received = connection.received
             loads[address] = Load(len(connection.in_flight), connection.last_message_at, received)
         changes = self.allocator.update(now, loads)
@@ -123,19 +127,19 @@ class RdyControl:
             if not connection.end_was_asked and connection.level is not None:
                 connection.level.share = rdy
                 changed.append(connection)
-        # Who reads from one connection does not see what comes on another one, nor fetches the
-        # next message while a handler runs. After the one message of a turn nothing would come.
-        if self._lends:
+        # A worker that reads one connection does not see messages of another. It does not fetch the
+        # next message while a handler runs. After the one message of a turn, nothing would come.
+        if self._worker_may_read:
             alone = len(self.connections) == 1 and not self.allocator.one_message
             for connection in self.connections.values():
                 level = connection.level
-                connection.lends = alone and level is not None and level.share == 1
+                connection.worker_may_read = alone and level is not None and level.share == 1
         return changed + freed
 
     def _bound_turns(self) -> list[Connection]:
         """Allow each turn its messages, so that RDY 0 leaves before the answer to the last one.
 
-        Return the connections that are allowed more than that again.
+        Return the connections for which this bound has ended.
         """
         begun, takes_turns = self.allocator.begun, self.allocator.takes_turns
         freed = []
@@ -154,10 +158,10 @@ class RdyControl:
         return freed
 
     def _grant(self, rate: RateLimit, now: float) -> list[Connection]:
-        """Divide the tokens over the connections that may send; all whose RDY changes.
+        """Divide tokens over the connections that may send. Return all whose RDY changes.
 
-        Each gets one at least, since nobody knows which of them has messages: so with more nsqds
-        than tokens, a message more than allowed may come from each. The next ones come later then.
+        Each connection gets at least one, because any of them may be the one with messages. With
+        more nsqds than tokens, each may send a message too many; the next tokens then come later.
         """
         received = self.received
         rate.take(received - self._counted, now)
@@ -182,7 +186,7 @@ class RdyControl:
         return [connection for _, connection in sorted(changed, key=lambda pair: pair[0])]
 
     def hand_over(self) -> None:
-        """Let queued messages reach handlers, or let none, as the backoff has it now."""
+        """Let queued messages reach handlers, or hold them back, as the backoff demands now."""
         held = self.backoff.gives_back
         for connection in self.connections.values():
             connection.hold_back(held)
@@ -200,7 +204,7 @@ class RdyControl:
         return len(going_on) >= self.allocator.max_in_flight
 
     def is_used_up(self, connection: Connection) -> bool:
-        """Whether this one needs a new part of what the rate limit allows. Without a lock."""
+        """Return True if a connection needs new tokens of the rate limit. Takes no lock."""
         return connection.level is not None and connection.level.credit == 0
 
     # -- connections that come and go ----------------------------------------------------------
@@ -214,12 +218,12 @@ class RdyControl:
         return self.plan(now)
 
     def leave(self, address: Address, now: float) -> list[Connection]:
-        """No messages from there any more, while those in flight are answered."""
+        """Take an nsqd out. It sends no more, while its messages in flight are answered."""
         self.allocator.retire(address)
         return self.plan(now)
 
     def leave_useless(self, now: float) -> list[tuple[Connection, str]]:
-        """The connections to be made anew, and why; ``plan()`` then."""
+        """Take out useless connections. Return them with the reason; ``plan()`` must follow."""
         useless = []
         for connection in self.connections.values():
             if why := why_useless(connection, now):
@@ -228,7 +232,7 @@ class RdyControl:
         return useless
 
     def lose(self, connection: Connection, now: float) -> list[Connection] | None:
-        """It ended, and counts for the totals. None if it is not in the table."""
+        """Remove an ended connection and keep its counts. None if it is not in the table."""
         self._past.update(counts_of(connection))
         if connection.level is not None:
             self._together.leave(connection.level)
@@ -240,9 +244,9 @@ class RdyControl:
         return self.plan(now)
 
     def lend(self, slots: int, now: float, *, one_message: bool) -> None:
-        """Take the part of a group's limit; ``one_message``: until one has come.
+        """Take the part of a group's limit. With ``one_message``, it ends when a message came.
 
-        ``plan()`` then.
+        ``plan()`` must follow.
         """
         self.max_in_flight = slots
         self.allocator.lend(slots, one_message=one_message)
@@ -256,21 +260,21 @@ class RdyControl:
         return 0.0 if 0.0 in trips else max(trips, default=0.0)
 
     def is_new_crowd(self) -> bool:
-        """Whether there are more connections than max_in_flight; True once."""
+        """Return True, once, when there are more connections than max_in_flight."""
         crowd = len(self.connections) > self.max_in_flight > 0 and not self._told_crowd
         self._told_crowd = self._told_crowd or crowd
         return crowd
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------
 
     def silent_for(self, now: float) -> tuple[float, str, bool] | None:
-        """When no nsqd may send for long, once: for how many seconds, why, and if it is wanted."""
+        """Return, once for each long silence: its seconds, its reason, and True if it is wanted."""
         asked_for, reason = self._why_silent()
         seconds = self._silence.note(reason, now)
         return None if seconds is None else (seconds, reason, asked_for)
 
     def _why_silent(self) -> tuple[bool, str]:
-        """Why no nsqd may send, "" when one may. First: whether it is wanted."""
+        """Return True if it is wanted, and why no nsqd may send, "" if one may."""
         connections = self.connections.values()
         if any(c.level is not None and c.level.wanted(len(c.in_flight)) for c in connections):
             return True, ""
@@ -286,11 +290,11 @@ class RdyControl:
 
     @property
     def received(self) -> int:
-        """By all connections that there are or were."""
+        """Number of messages received by all connections, present and past."""
         return sum((c.received for c in self.connections.values()), self._past["received"])
 
     def totals(self) -> Counter[str]:
-        """The counts of all connections that there are or were."""
+        """Return the sums of the counts of all connections, present and past."""
         totals = self._past.copy()
         for connection in self.connections.values():
             totals.update(counts_of(connection))

@@ -1,4 +1,10 @@
-"""The Reader: what a user constructs to consume. Checks options and starts a RunningReader."""
+"""The Reader, which a user constructs to consume. It checks options; a RunningReader consumes.
+
+Knows names, options and the servers that are wanted now. Must not know connections or messages.
+
+Surprise: ``add_nsqd`` and the like work before, during and after ``start()``. They change a dict
+first, and then tell the run, if there is one; ``start()`` compares the dict with what it copied.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +57,7 @@ from gnsqsync.stats import ReaderStats, StopResult
 if TYPE_CHECKING:
     import requests
 
-    from gnsqsync.policy.latency import Together
+    from gnsqsync.policy.latency import JointRate
     from gnsqsync.reader.lanes import KeyOfLane
     from gnsqsync.runtime.timer import Timer
 
@@ -61,112 +67,112 @@ Server = TypeVar("Server", Address, str)
 
 
 class Reader:
-    """Consumes a channel: calls ``handler`` with each message, on worker threads or greenlets.
+    """Consumer of a channel: calls ``handler`` with each message, on worker threads or greenlets.
 
-    What the handler does decides what nsqd is told:
+    The handler decides what nsqd is told:
 
     * it returns: FIN;
     * it raises ``Requeue(delay, backoff)``: REQ;
     * it raises ``Reject(reason)``: the message is given up now; ``Discard(reason)``: FIN;
-    * it raises anything else: REQ after attempts times ``requeue_delay``, and when such failures
+    * it raises anything else: REQ after attempts times ``requeue_delay``; when such failures
       dominate, the reader backs off;
-    * it calls ``message.detach()``: nothing yet; somebody answers later, from any thread.
+    * it calls ``message.detach()``: nothing yet; any thread may answer later.
 
     If the handler has a method ``worker_ended()``, each worker calls it at its end, on its own
     thread or greenlet. Without a handler, take messages with ``batches()`` or by iteration, and
-    answer each.
-
-    The constructor starts nothing.
+    answer each. The constructor starts nothing.
 
     Args:
-        topic: 1 to 64 of ``.a-zA-Z0-9_-``, and at the end optionally ``#ephemeral``.
+        topic: 1 to 64 of ``.a-zA-Z0-9_-``, and optionally ``#ephemeral`` at the end.
         channel: As ``topic``.
-        handler: Called with each message; a plain function and no coroutine. None for the pull
+        handler: Called with each message; a plain function, not a coroutine. None means the pull
             form.
-        nsqd_tcp_addresses: The nsqds to connect to, always: ``host:port`` (4150 without one),
-            ``[ipv6]:port`` or ``unix:///path``; a str, with commas for several, or a list. These or
-            the next are needed.
-        lookupd_http_addresses: The nsqlookupds that say where the topic is: ``host:port`` (4161
-            without one) or URLs; a str or a list. Path, query and user info of a URL are kept, and
-            the path may end with ``/lookup``; an https one is verified with the ``tls_`` files of
-            the connection options, if there are any.
-        max_in_flight: Messages unanswered at a time over all nsqds, 0 or more; None: as
+        nsqd_tcp_addresses: The nsqds that are always connected: ``host:port`` (4150 without a
+            port), ``[ipv6]:port`` or ``unix:///path``; a str, with commas for several, or a list.
+            Either these or ``lookupd_http_addresses`` are needed.
+        lookupd_http_addresses: The nsqlookupds that say which nsqds have the topic: ``host:port``
+            (4161 without a port) or URLs; a str or a list. Path, query and user info of a URL are
+            kept, and the path may end with ``/lookup``. An https server is verified with the
+            ``tls_`` files of the connection options, if there are any.
+        max_in_flight: Upper bound of unanswered messages over all nsqds, 0 or more. None means
             ``concurrency``.
-        concurrency: Workers, 1 or more.
+        concurrency: Number of workers, 1 or more.
         max_attempts: A message whose handler fails on this delivery or a later one is given up, 0
-            to 65535; 0: never. One that no handler failed on is not, however often it came.
-        max_deliveries: A message that was delivered more often is given up without the handler, 0
-            to 65535; 0: never. Needs ``on_giving_up`` or ``dead_letter_topic``.
-        requeue_delay: Seconds, 0 to 3600, times attempts, until a failed message comes again; and
-            up to a tenth more by chance.
-        max_requeue_delay: Seconds, 0 to 3600: the most that comes of that, but for the chance.
-        max_backoff_duration: Seconds, 0 to 3600: the longest pause of the backoff; 0: no backoff;
-            None: 25, or 128 with ``backoff="every_failure"``.
-        backoff_multiplier: Seconds, 0.001 to 3600; the pause at level n is this times 2 to the n.
+            to 65535; 0 means never. Deliveries without a failure alone never give it up.
+        max_deliveries: A message that was delivered more often is given up without a call of the
+            handler, 0 to 65535; 0 means never. Needs ``on_giving_up`` or ``dead_letter_topic``.
+        requeue_delay: Seconds, 0 to 3600, which are multiplied by attempts: the time until a failed
+            message comes again. Chance adds up to a tenth.
+        max_requeue_delay: Seconds, 0 to 3600: upper bound of that product, before the tenth.
+        max_backoff_duration: Seconds, 0 to 3600, of the longest pause of the backoff; 0 means no
+            backoff. None means 25, or 128 with ``backoff="every_failure"``.
+        backoff_multiplier: Seconds, 0.001 to 3600. The pause at level n is this times 2 to the n.
         backoff_strategy: ``'exponential'``, less up to a fifth by chance unless ``backoff`` is
             ``"every_failure"``; ``'full_jitter'``, a random part; or a function from level to
-            seconds; where that raises, exponential. It must only compute, because it runs under the
-            reader's lock.
-        backoff_on_fin_failed: Whether a FIN that nsqd refuses counts as a failure: the work was
+            seconds. If the function raises, the pause is exponential. It must only compute, because
+            it runs under the reader's lock.
+        backoff_on_fin_failed: If True, a FIN that nsqd refuses counts as a failure: the work was
             done, but too late.
         lookupd_poll_interval: Seconds, 0.01 to 3600, between two questions to an nsqlookupd. While
-            none lists anything, it is asked after 0.25 s, then up to each 3 s, for five minutes.
-        lookupd_poll_jitter: Part of the interval, 0 to 1: each wait is moved by up to half of it,
-            either way.
-        lookupd_authorization: A bearer token that each nsqlookupd is sent; not together with user
-            info in a URL.
+            no nsqlookupd lists anything, it is asked after 0.25 s, then less often, up to each 3 s,
+            for five minutes.
+        lookupd_poll_jitter: Part of the interval, 0 to 1. Each wait is moved by up to half of it,
+            to either side.
+        lookupd_authorization: A bearer token for each nsqlookupd; not together with user info in a
+            URL.
         lookupd_session: A function that returns a new ``requests.Session``, for proxies, retries,
             other TLS or another way to authenticate. It is called once for each nsqlookupd, and by
-            ``ensure_channel()``; the session is closed with its thread. Its settings count instead
-            of the ``tls_`` files.
-        low_rdy_idle_timeout: Seconds, 0.1 to 300, without a message until an nsqd lends its RDY.
-            With more nsqds than ``max_in_flight``, an upper bound: an nsqd without a message loses
-            its turn after 0.02 to 0.2 s.
-        low_rdy_timeout: Seconds, 0.1 to 300, of a turn at most, with more nsqds than
-            ``max_in_flight``. A turn mostly ends sooner, with the answer to its message.
-        rdy_redistribute_interval: Seconds, 0.01 to 60, between two rounds of sharing RDY, if
-            nothing else causes one.
-        latency: ``'adaptive'`` keeps RDY just above what is in flight while messages trickle, so
-            that nsqd sends each at once, and in a stream lets it send about each 2 ms.
+            ``ensure_channel()``. The session is closed when its thread ends. Its settings replace
+            the ``tls_`` files.
+        low_rdy_idle_timeout: Seconds, 0.1 to 300, without a message after which an nsqd lends its
+            RDY to others. With more nsqds than ``max_in_flight`` it is an upper bound: an nsqd
+            without a message loses its turn after 0.02 to 0.2 s.
+        low_rdy_timeout: Upper bound in seconds, 0.1 to 300, of a turn, with more nsqds than
+            ``max_in_flight``. A turn usually ends sooner, with the answer to its message.
+        rdy_redistribute_interval: Seconds, 0.01 to 60, between two rounds of sharing RDY, without
+            another cause.
+        latency: ``'adaptive'`` keeps RDY just above the messages in flight while messages trickle,
+            so that nsqd sends each at once. In a stream it lets nsqd send about each 2 ms.
             ``'throughput'`` always gives the full share.
-        auto_touch: TOUCH what is in flight at half of its timeout, as long as nsqd grants it.
-        on_giving_up: Called with a message before it is given up, and what its handler raised, or
-            None; if it raises itself, the message is requeued. Or ``'discard'``: the message is
-            finished.
+        auto_touch: If True, TOUCH messages at half of their timeout, while nsqd grants more time.
+        on_giving_up: Called before a message is given up, with the message and the exception of its
+            handler, or None. If it raises, the message is requeued. ``'discard'`` instead: the
+            message is finished.
         dead_letter_topic: Another topic, to which the bodies of given up messages are published
-            before they are finished. With neither this nor ``on_giving_up`` they wait in nsqd and
-            come again every ``max_requeue_delay``.
-        retry_on: The exceptions after which a message is tried again; None: all that are in neither
-            of the next two. With it, what is in none of the three is rejected. Of base class and
-            subclass the nearer one decides.
-        reject_on: The exceptions that mean ``Reject``.
-        discard_on: The exceptions that mean ``Discard``.
+            before they are finished. With neither this nor ``on_giving_up``, such messages wait in
+            nsqd and come again every ``max_requeue_delay``.
+        retry_on: Exceptions after which a message is tried again. None means all that are in
+            neither of the next two. If it is given, an exception in none of the three lists means
+            ``Reject``. Of a base class and a subclass, the nearer one decides.
+        reject_on: Exceptions that mean ``Reject``.
+        discard_on: Exceptions that mean ``Discard``.
         backoff: True: the reader pauses when failures of different messages are more than a third
-            of what it did in the last minute, and 15 or more. ``"every_failure"``: each failure
+            of its outcomes in the last minute, and 15 or more. ``"every_failure"``: each failure
             pauses it, as NSQ's guide for clients says. False: failures never slow it down, as with
-            ``max_backoff_duration=0``. Or a function from the exception to True if it counts, with
-            the rule of True; ``Requeue`` says so itself.
-        time_limit: Seconds that the handler may run, 0.01 to 86400; then TimeLimitInterrupt is
-            raised in it, and it has failed with TimeLimitExceeded. On threads that waits for the
-            end of a call that blocks in C, on gevent until the handler waits. None: no limit.
-        max_age: Seconds since its publish after which a message goes to ``on_expired`` and not to
-            the handler, by the clocks of nsqd and this machine; None: never.
+            ``max_backoff_duration=0``. A function of the exception: True if it counts, with the
+            rule of True. ``Requeue`` decides for itself.
+        time_limit: Seconds that the handler may run, 0.01 to 86400. TimeLimitInterrupt is then
+            raised in it, and the message fails with TimeLimitExceeded. On threads, the interrupt
+            waits for the end of a call that blocks in C; on gevent, until the handler waits. None
+            means no limit.
+        max_age: Seconds since its publish after which a message goes to ``on_expired`` in place of
+            the handler, by the clocks of nsqd and this machine. None means never.
         on_expired: ``'dead_letter'``, ``'discard'``, or a function that takes the place of the
             handler for such a message. Needed with ``max_age``.
-        rate_limit: Messages a second, 0.001 to 1,000,000, that this Reader takes at most; the
-            others wait in nsqd, where other consumers can have them. None: no limit.
-        rate_burst: How many may come at once after a quiet time, 1 or more; None: those of a
-            second.
-        lanes: Messages for which this function returns equal values are handled one after another,
-            in the order in which they came to this process; others side by side. None is no lane.
-            It is called on the reading thread, and must be quick.
-        headers: Whether to open envelopes (docs/protocol/envelope), for ``message.headers``.
+        rate_limit: Upper bound of messages a second, 0.001 to 1,000,000, for this Reader. Further
+            messages wait in nsqd, where other consumers can have them. None means no limit.
+        rate_burst: Messages that may come at once after a quiet time, 1 or more. None means those
+            of a second.
+        lanes: A function of the message. Messages with equal results are handled one after another,
+            in the order in which they came to this process; others side by side. A result of None
+            is no lane. The function is called on the reading thread, and must be quick.
+        headers: If True, open envelopes (docs/protocol/envelope), for ``message.headers``.
         shared: True if another handler of this process has the same topic and channel, and either
             may handle any message. Without it on both, a ReaderGroup and the commands of Django and
             Flask refuse the two.
         middleware: A list of Middlewares, the first one outermost.
         observer: An Observer, or a list of them.
-        runtime: ``'threads'`` or ``'gevent'``; None: as the process is patched when it starts.
+        runtime: ``'threads'`` or ``'gevent'``; None: by what is patched when the reader starts.
         options: A ConnectionOptions, or give its fields as keywords; not both.
         **connection_options: The fields of ConnectionOptions.
 
@@ -174,8 +180,8 @@ class Reader:
         ConfigError: A value is not allowed, or no address is given.
 
     Threads:
-        Any thread may call; on gevent any greenlet of the OS thread that called ``start()``.
-        ``stop()``, ``stats()`` and answers to messages come from any thread there, too.
+        Any thread may call it. On gevent, any greenlet of the OS thread that called ``start()``;
+        but ``stop()``, ``stats()`` and answers to messages may come from any thread there, too.
     """
 
     def __init__(
@@ -227,7 +233,7 @@ class Reader:
     ) -> None:
         self.topic: str = check_topic(topic)
         self.channel: str = check_channel(channel)
-        # First of the rest: a wrong name may be the reason for what else is wrong.
+        # Checked before the other options: a misspelt name may be the reason of another error.
         options = split_connection_options(options, connection_options, Reader)
         if options.uses_tls:
             options.ssl_context()
@@ -297,15 +303,16 @@ class Reader:
             observers=tuple(each(observer)),
             runtime=runtime,
         )
-        # What is wanted now: keys of dicts, since setting and popping one is atomic.
+        # Servers that are wanted now. Keys of dicts, since setting and popping one is atomic.
         self._nsqds = dict.fromkeys(nsqds)
         self._lookupds = dict.fromkeys(lookupds)
         self._run: RunningReader | None = None
+        # Seconds of the last stop(); None before.
         self._stop_asked: float | None = None
 
     @staticmethod
     def _check_pull_form(flow: ReaderOptions, middlewares: Sequence[Middleware]) -> None:
-        """ConfigError for what happens around a handler only."""
+        """Raise ConfigError for options that only work around a handler."""
         defaults = ReaderOptions()
         for name in (
             "retry_on",
@@ -317,7 +324,7 @@ class Reader:
             "lanes",
         ):
             given = getattr(flow, name)
-            # The rule of the backoff is also that of ``Message.requeue()``.
+            # "every_failure" is allowed: it applies to ``Message.requeue()``, too.
             if given not in (getattr(defaults, name), "every_failure"):
                 raise ConfigError(f"{name} is for handlers; this Reader has none")
         if overriding(middlewares, "handle"):
@@ -326,16 +333,16 @@ class Reader:
     # -- lifecycle -----------------------------------------------------------------------------
 
     def start(self, block: bool = True) -> StopResult | None:
-        """Connect and consume; with ``block`` until ``stop()`` is called elsewhere.
+        """Connect and consume. With ``block``, return after ``stop()`` was called elsewhere.
 
         Args:
-            block: Whether to wait for the end. Ctrl-C then stops the reader and is raised again.
+            block: True to wait for the end. Ctrl-C then stops the reader and is raised again.
 
         Returns:
-            What was left at the end; None if it did not block.
+            What was left at the end, or None without ``block``.
 
         Raises:
-            ClosedError: It was started before.
+            ClosedError: The reader was started before.
             NSQError: Every nsqd refuses us, and no retry will help; the error of one of them.
         """
         if block:
@@ -349,12 +356,12 @@ class Reader:
         if first is not run:
             raise ClosedError("a Reader is started once; make a new one to consume again")
         self._run = run
-        # One that came before that line has not reached the run.
+        # A stop that came before the assignment has not reached the run.
         if self._stop_asked is not None:
             run.stop(self._stop_asked)
         try:
             run.start()
-            # What was added or removed before the line that published the run, and after the copy.
+            # Servers that were added or removed between the copy and the assignment of the run.
             for address in self._nsqds.keys() ^ set(setup.nsqds):
                 self._want_nsqd(run, address)
             for url in self._lookupds.keys() ^ set(setup.lookups.urls):
@@ -362,23 +369,23 @@ class Reader:
             if not block:
                 run.supervise_aside()
                 return None
-        except BaseException as error:  # a part of it runs
+        except BaseException as error:  # some of its parts run
             run.end_failed_start(error)
             raise
         run.supervise_here()
         return run.join(None)
 
     def stop(self, timeout: float = 30.0) -> None:
-        """Ask the reader to end; returns at once. From a signal handler or a handler, too.
+        """Ask the reader to end, and return at once. Signal handlers and handlers may call it.
 
-        A second call can only shorten the time; ``stop(0)`` forces. Before ``start()`` it has that
-        one end as soon as it begins.
+        A second call can only shorten the time; ``stop(0)`` forces. A reader that is stopped before
+        ``start()`` ends as soon as it begins.
 
         Args:
-            timeout: Seconds that handlers at work have to finish. What none has begun is requeued.
+            timeout: Seconds in which handlers at work may finish. Other messages are requeued.
 
         Raises:
-            ConfigError: The timeout is negative or no number.
+            ConfigError: The timeout is negative or not a number.
         """
         check_duration("timeout", timeout)
         self._stop_asked = timeout
@@ -387,17 +394,17 @@ class Reader:
             run.stop(timeout)
 
     def join(self, timeout: float | None = None) -> StopResult | None:
-        """Wait until the reader has stopped, and return what was left; None if it takes longer.
+        """Wait until the reader has stopped and return what was left, or None after ``timeout``.
 
         Args:
-            timeout: Seconds; None: for as long as it takes.
+            timeout: Seconds; None means no limit.
 
         Returns:
             What was left at the end, or None after ``timeout``.
 
         Raises:
-            ClosedError: It was not started.
-            NSQError: What made the reader stop by itself.
+            ClosedError: The reader was not started.
+            NSQError: The error that made the reader stop by itself.
         """
         return self._running().join(timeout)
 
@@ -409,38 +416,38 @@ class Reader:
     def __exit__(self, *raised: object) -> None:
         run = self._running()
         if self._setup.handler is None:
-            # The thread that took messages is leaving: what it has not answered goes back.
+            # The thread that took messages leaves, so its unanswered messages go back.
             run.give_back_taken()
         self.stop()
         self.join()
 
-    # -- which servers ---------------------------------------------------------------------------
+    # -- servers ---------------------------------------------------------------------------------
 
     def add_nsqd(self, address: NsqdAddress) -> None:
         """Consume from this nsqd, too. From any thread, before or after ``start()``.
 
-        Nothing happens when it is known already, or when this raises.
+        Nothing changes if the nsqd is known already, or if an error is raised.
 
         Args:
             address: As one of ``nsqd_tcp_addresses``.
 
         Raises:
-            ConfigError: The address is not valid, or on gevent this is another OS thread than that
-                of ``start()``.
+            ConfigError: The address is not valid, or on gevent this is not the OS thread of
+                ``start()``.
         """
         self._change(self._nsqds, parse_address(address), True, self._want_nsqd)
 
     def remove_nsqd(self, address: NsqdAddress) -> None:
-        """Consume from this nsqd no more; returns at once. From any thread, as ``add_nsqd``.
+        """Stop consuming from this nsqd, and return at once. From any thread, as ``add_nsqd``.
 
-        A connection gets CLS: handlers at work finish, what none has begun is requeued, then it
-        closes. Redials end. While an nsqlookupd lists the nsqd, the next answer brings it back.
+        Its connection gets CLS and closes after handlers at work have finished; other messages are
+        requeued. Redials end. While an nsqlookupd lists the nsqd, the next answer brings it back.
 
         Args:
             address: As one of ``nsqd_tcp_addresses``.
 
         Raises:
-            ConfigError: As of ``add_nsqd``.
+            ConfigError: As in ``add_nsqd``.
         """
         self._change(self._nsqds, parse_address(address), False, self._want_nsqd)
 
@@ -451,42 +458,42 @@ class Reader:
             url: As one of ``lookupd_http_addresses``.
 
         Raises:
-            ConfigError: The URL is not valid, or on gevent this is another OS thread than that of
+            ConfigError: The URL is not valid, or on gevent this is not the OS thread of
                 ``start()``.
         """
         (lookupd,) = http_urls([url])
-        # Whether user info, token and TLS files fit together.
+        # Raises ConfigError if user info, token and TLS files do not fit together.
         replace(self._setup.lookups, urls=(lookupd,))
         self._change(self._lookupds, lookupd, True, self._want_lookupd)
 
     def remove_lookupd(self, url: str) -> None:
-        """Ask this nsqlookupd no more; what it listed counts no longer. As ``add_lookupd``.
+        """Stop asking this nsqlookupd, and ignore what it listed. As ``add_lookupd``.
 
-        Connections live on. One that ends later is dialled again only if another one lists it.
+        Connections live on. After its end, a connection is dialled again only if another nsqlookupd
+        lists its nsqd.
 
         Args:
             url: As one of ``lookupd_http_addresses``.
 
         Raises:
-            ConfigError: As of ``add_lookupd``.
+            ConfigError: As in ``add_lookupd``.
         """
         (lookupd,) = http_urls([url])
         self._change(self._lookupds, lookupd, False, self._want_lookupd)
 
     def ensure_channel(self, timeout: float = 10.0) -> None:
-        """Make topic and channel exist, so that no message is published before. Blocks.
+        """Create the topic and channel now, so that messages published later are kept. Blocks.
 
-        Before or after ``start()``, from any thread. It registers the channel at every nsqlookupd,
-        where nsqds that get the topic later find it. It creates the channel at the nsqds that have
-        the topic, over HTTP or else by a short SUB, and by a short SUB at the
-        ``nsqd_tcp_addresses``, whose HTTP port is not known. One nsqlookupd out of several is
-        enough.
+        From any thread, before or after ``start()``. The channel is registered at every nsqlookupd,
+        for nsqds that get the topic later. It is created at the nsqds that have the topic, over
+        HTTP or else by a short SUB. At the ``nsqd_tcp_addresses``, whose HTTP port is not known, it
+        is created by a short SUB. One nsqlookupd out of several is enough.
 
         Args:
             timeout: Seconds for all of it, 0.001 or more.
 
         Raises:
-            ConnectionLost: Something could not be reached; the text says what.
+            ConnectionLost: A server could not be reached; the text says which.
             ConfigError: The channel is ephemeral.
         """
         check_duration("timeout", timeout, 0.001)
@@ -503,14 +510,14 @@ class Reader:
         add: bool,
         want: Callable[[RunningReader, Server], None],
     ) -> None:
-        # Before the change: what is refused is not to come with the next one.
+        # Checked before the change, so that a refused server does not come with the next one.
         if self._run is not None:
             self._running().runtime.check_thread()
         if add:
             wanted[server] = None
         else:
             wanted.pop(server, None)
-        # It may have been started meanwhile.
+        # The reader may have been started meanwhile.
         if self._run is not None:
             want(self._running(), server)
 
@@ -529,7 +536,7 @@ class Reader:
     # -- flow ------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """RDY 0 everywhere at once; connections stay. What was delivered is still handled."""
+        """Set RDY 0 everywhere at once. Connections stay; delivered messages are still handled."""
         self._running().subscription.set_paused(True)
 
     def resume(self) -> None:
@@ -544,35 +551,35 @@ class Reader:
 
         Raises:
             ConfigError: The count is negative or no int.
-            ClosedError: It was not started.
+            ClosedError: The reader was not started.
         """
         self._running().subscription.set_max_in_flight(check_int("max_in_flight", count, 0))
 
     @property
     def is_starved(self) -> bool:
-        """Whether nsqd may be waiting for answers: 85 % of some connection's RDY is in flight."""
+        """True if nsqd may wait for answers: 85 % of some connection's RDY is in flight."""
         return self._running().subscription.is_starved
 
     @property
     def is_in_backoff(self) -> bool:
-        """Whether failures have slowed the reader down."""
+        """True while failures slow the reader down."""
         run = self._run
         return run is not None and run.subscription.pauses.backoff.level > 0
 
     def stats(self) -> ReaderStats:
-        """Counters and connections at this moment. From any thread."""
+        """Return the counters and connections of this moment. From any thread."""
         return self._running().stats()
 
     def _load(self) -> tuple[int, int, float]:
-        """Return messages that came, those in flight, and the slowest round trip; for a group."""
+        """Return messages received, messages in flight, and the slowest round trip; for a group."""
         return self._running().subscription.load()
 
     def _lend(self, slots: int, *, one_message: bool) -> None:
-        """Set the part of a group's limit; ``one_message``: until one has come."""
+        """Set the part of a group's limit. With ``one_message``, it ends when a message came."""
         self._running().subscription.lend(slots, one_message=one_message)
 
     def _wait_ended(self) -> None:
-        """As ``join()``, on a thread of a group."""
+        """Wait for the end, on a thread of a group."""
         self._running().wait_ended()
 
     # -- the pull form ---------------------------------------------------------------------------
@@ -580,21 +587,21 @@ class Reader:
     def batches(
         self, max_messages: int, max_wait: float, max_idle: float | None = None
     ) -> Iterator[list[Message]]:
-        """Lists of up to ``max_messages``, each collected for at most ``max_wait`` seconds.
+        """Return an iterator over lists of messages, each collected within ``max_wait`` seconds.
 
-        For a Reader without a handler; starts it if needed and ends after ``stop()``. A list may be
-        empty. Answer each message. Until then, or until 5 s after nsqd has taken it back
-        (``Message.deadline``), it counts as in flight.
+        For a Reader without a handler. It starts the Reader if needed, and ends after ``stop()``. A
+        list may be empty. Answer each message. Until then, or until 5 s after nsqd has taken it
+        back (``Message.deadline``), a message counts as in flight.
 
-        With several nsqds each may send its share of ``max_in_flight``. While one only has
-        messages, a longer list waits for the others, ``max_idle`` or else ``max_wait``. Lists of at
-        most ``max_in_flight`` divided by the nsqds do not wait.
+        With several nsqds, each may send its share of ``max_in_flight``. While only one has
+        messages, a longer list waits for the others, for ``max_idle`` or else ``max_wait``. A list
+        of at most ``max_in_flight`` divided by the number of nsqds does not wait.
 
         Args:
-            max_messages: The length of a list, 1 to ``max_in_flight``.
+            max_messages: Upper bound of the length of a list, 1 to ``max_in_flight``.
             max_wait: Seconds from the first wait for a list to its end.
-            max_idle: Seconds without a new message after which a list that has some ends, too;
-                None: only ``max_wait`` counts.
+            max_idle: Seconds without a new message after which a list that is not empty ends, too.
+                None means that only ``max_wait`` counts.
 
         Returns:
             An iterator of lists.
@@ -610,8 +617,8 @@ class Reader:
             raise ConfigError("this Reader has a handler; batches() is for one without")
         limit: float = self._setup.flow.initial_max_in_flight
         if self._run is not None:
-            # It may have been lowered for a while. With max_idle a list need not be full to end,
-            # and in a group the others may have it all now.
+            # The limit may be lowered for a while. With max_idle, a list need not be full to end,
+            # and in a group the other Readers may have the whole limit now.
             waits = max_idle is None and self._setup.together is None
             limit = max(limit, self._run.subscription.max_in_flight) if waits else math.inf
         if max_messages > limit:
@@ -626,11 +633,11 @@ class Reader:
     def _pull(self, max_messages: int, max_wait: float, max_idle: float) -> Iterator[list[Message]]:
         run = self._running()
         batches = run.batches
-        # Of a Reader without a handler, as was checked.
+        # There is none if the Reader has a handler, which was checked.
         assert batches is not None
         while True:
             run.check_process()
-            # Answers to the list before leave now, not when housekeeping comes round.
+            # Send the answers to the previous list now, not at the next housekeeping.
             run.flush()
             batch = batches.take(max_messages, max_wait, max_idle)
             if batch is None:
@@ -638,16 +645,16 @@ class Reader:
             yield batch
 
     def finish(self, messages: Iterable[Message]) -> int:
-        """FIN for all of them, in one write for each nsqd; returns for how many.
+        """Finish all these messages, in one write for each nsqd. Return how many were finished.
 
-        Cheaper than ``finish()`` of each. From any thread.
+        Cheaper than ``finish()`` of each message. From any thread.
 
         Args:
             messages: Any messages of this Reader.
 
         Returns:
-            How many were finished. The rest were answered before, or timed out, or their connection
-            is gone: those come again.
+            The number of finished messages. The others were answered before, or timed out, or lost
+            their connection; nsqd delivers those again.
         """
         self._running()
         return sum(
@@ -656,20 +663,20 @@ class Reader:
         )
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages one by one, until ``stop()``; answer each. For a Reader without a handler."""
+        """Iterate over messages until ``stop()``; answer each. For a Reader without a handler."""
         for batch in self.batches(1, 3600.0):
             yield from batch
 
-    # -- inside ----------------------------------------------------------------------------------
+    # -- for the rest of the package -------------------------------------------------------------
 
     def _prepare_for_group(
         self,
-        together: Together,
+        together: JointRate,
         timer: Timer,
         max_in_flight: int | None,
         on_turn_used: Callable[[], None],
     ) -> None:
-        """Join a group, before ``start()``; max_in_flight None leaves its own."""
+        """Join a group, before ``start()``. A max_in_flight of None keeps the Reader's own."""
         flow = self._setup.flow
         if max_in_flight is not None:
             flow = replace(flow, max_in_flight=max_in_flight)
@@ -682,10 +689,10 @@ class Reader:
         )
 
     def _stuck(self, handler_limit: float | None) -> list[str]:
-        """What of it hangs, a sentence each; a handler that runs longer than so many seconds, too.
+        """List what hangs, one sentence each, with handlers that run longer than ``handler_limit``.
 
-        Takes no lock, and may be called by any OS thread. Nothing before the start and from the
-        stop on, whose time is limited.
+        The limit is in seconds. Takes no lock, and any OS thread may call it. Empty before the
+        start and after ``stop()``, whose time is limited.
         """
         run = self._run
         if run is None or self._stop_asked is not None:
@@ -693,14 +700,14 @@ class Reader:
         return run.health.stuck(handler_limit)
 
     def _overdue(self, limit: float) -> list[str]:
-        """A text for each handler that runs longer than ``limit`` (seconds). As ``_stuck``."""
+        """Return a text for each handler that runs longer than ``limit`` seconds. As ``_stuck``."""
         run = self._run
         if run is None or self._stop_asked is not None:
             return []
         return run.health.overdue(limit)
 
     def _not_ready(self) -> str | None:
-        """Why it gets no messages; None where it is connected and was not asked to stop."""
+        """Return why it gets no messages, or None if it is connected and not asked to stop."""
         name, run = f"{self.topic}/{self.channel}", self._run
         if run is not None and run.has_ended:
             return f"{name} has stopped"

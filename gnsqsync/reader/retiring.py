@@ -1,6 +1,6 @@
-"""Connections that take no more messages, and are closed when theirs are answered.
+"""Connections that take no more messages, and are closed when their messages are answered.
 
-Knows when a connection is drained, and when it is of no more use.
+Knows when a connection is drained, and when it has become useless.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from gnsqsync.runtime.timer import Timer
 
 __all__ = ["Retiring", "why_useless"]
 
-# How long nsqd has to close its side.
+# Seconds that nsqd has to close its side.
 _EOF_SECONDS = 1.0
-# An answer to SUB that comes so much later (seconds) than the one to IDENTIFY is no chance ...
+# Seconds beyond a round trip after which an answer to SUB is suspicious, and seconds without a
+# message after which such a connection is replaced.
 _HELD_UP_SECONDS = 0.1
-# ... and after so long (seconds) without a message another SUB is worth it.
 _QUIET_SECONDS = 2.0
-# So many refused answers are not just a few slow handlers.
+# Number of refused answers that cannot come from a few slow handlers only.
 _MANY_REFUSED = 5
 
 
 def why_useless(connection: Connection, now: float) -> str:
-    """Why this connection is to be made anew; "" when it is not."""
+    """Return why this connection must be replaced, or "" if it is useful."""
     if _is_stranded(connection, now):
         return "answered SUB late, as while it deletes a topic, and has sent no message since"
     if _is_choked(connection, now):
@@ -34,16 +34,16 @@ def why_useless(connection: Connection, now: float) -> str:
 
 
 def _is_choked(connection: Connection, now: float) -> bool:
-    """Whether half of its RDY or more may be used up for good, and nothing is in flight.
+    """Return True if half of its RDY may be used up for good, with nothing in flight.
 
     nsqd counts the messages in flight on a connection. A FIN, REQ or TOUCH that it refuses does
     not lower that count. If the message had timed out, the timeout lowered it. But after a crash
     nsqd may have a message twice under one id. It can be answered once, and the copy counts until
     the connection ends. With as many copies as RDY, nothing is delivered any more.
 
-    The answer to a message that timed out is refused as well, so a few are no sign while messages
-    come. An #ephemeral channel has no copies: a crash of nsqd ends it. It would also end with its
-    connection.
+    nsqd also refuses the answer to a message that timed out, so a few refusals mean little while
+    messages come. An #ephemeral channel has no copies, because a crash of nsqd ends it. It would
+    also end with its connection.
     """
     level = connection.level
     if level is None or connection.end_was_asked or connection.in_flight or connection.is_ephemeral:
@@ -55,12 +55,12 @@ def _is_choked(connection: Connection, now: float) -> bool:
 
 
 def _is_stranded(connection: Connection, now: float) -> bool:
-    """Whether it may be subscribed to a topic that nsqd has deleted.
+    """Return True if it may be subscribed to a topic that nsqd has deleted.
 
-    A SUB that comes while nsqd deletes the topic, which takes seconds where its queue is long,
-    waits for the end of that and then gets a channel of the old topic. It is answered with OK,
-    and heartbeats come, but no message: the next publish makes the topic anew. The only sign is
-    that the OK came late.
+    nsqd needs seconds to delete a topic with a long queue. A SUB in that time waits for the end of
+    the deletion, and then gets a channel of the old topic. nsqd answers it with OK and sends
+    heartbeats, but no message, because the next publish creates the topic anew. The late OK is the
+    only sign.
     """
     if connection.end_was_asked or connection.received or connection.sub_delay <= _HELD_UP_SECONDS:
         return False
@@ -70,28 +70,28 @@ def _is_stranded(connection: Connection, now: float) -> bool:
 class Retiring:
     """Connections that are closing, of a Reader that goes on.
 
-    Lock-free on purpose: only single operations on a dict, which are atomic.
+    No lock: only single operations on a dict, which are atomic.
     """
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
         self._connections: dict[Connection, None] = {}
-        # Whether the timer is going to look.
+        # True while the timer has a look to do.
         self._due = False
 
     def add(self, connections: Iterable[Connection]) -> None:
-        """These are sent CLS just now."""
+        """Add connections that are sent CLS now."""
         self._connections.update(dict.fromkeys(connections))
 
     def look(self) -> None:
-        """Have those closed that are drained. From any thread; cheap."""
+        """Make the timer close the drained ones. From any thread; cheap."""
         if self._connections and not self._due:
             self._due = True
-            # Not here: a reading thread cannot close its own connection.
+            # Done by the timer, because a reading thread cannot close its own connection.
             self._timer.after(0.0, self._close_drained)
 
     def _close_drained(self) -> None:
-        # Before the look: a connection that is drained after it needs another one.
+        # Cleared before the look, so that a connection that drains later gets another one.
         self._due = False
         drained = [
             connection
@@ -102,5 +102,5 @@ class Retiring:
         for connection in drained:
             self._connections.pop(connection, None)
             connection.close()
-            # When nsqd does not end its side.
+            # Cut it if nsqd does not close its side.
             self._timer.after(_EOF_SECONDS, connection.cut)

@@ -1,6 +1,9 @@
-"""A started Reader: makes its parts, starts them, and stops them in the right order.
+"""Parts of a started Reader: made, started, and stopped in the right order.
 
 No message passes through it. Checks no option.
+
+Surprise: ``stop()`` only puts the granted seconds into a queue. The supervising thread does the
+stop, so that a signal handler may call ``stop()`` at any moment.
 """
 
 from __future__ import annotations
@@ -35,26 +38,26 @@ __all__ = ["RunningReader"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
-# How long close() and the end of the interpreter wait for threads that only have to notice.
+# Seconds that close() and the end of the interpreter wait for threads that only have to notice.
 _JOIN_SECONDS = 5.0
-# How long an nsqd that holds none of our messages may take to answer CLS.
+# Seconds that an nsqd without messages of ours has to answer CLS.
 _CLOSE_WAIT_SECONDS = 2.0
-# For idle workers, which only have to notice the stop.
+# Seconds that idle workers have to notice the stop.
 _NOTICE_SECONDS = 0.5
-# How often a thread that waits for a stop wakes up; see _next_word.
+# Seconds between two wake-ups of a thread that waits for a stop; see _next_word.
 _WAKE_SECONDS = 1.0
-# How long a handler at work may go on at the end of the interpreter.
+# Seconds that a handler at work has at the end of the interpreter.
 _EXIT_SECONDS = 0.5
-# How long a handler at work may go on after Ctrl-C.
+# Seconds that a handler at work has after Ctrl-C.
 _INTERRUPT_SECONDS = 30.0
 
 
 class RunningReader:
-    """One started Reader: its parts and threads, and their stop.
+    """A started Reader: its parts, its threads, and their stop.
 
-    ``_control`` gets the seconds that a stop grants, and None when something settled. It is a queue
-    because ``stop()`` may be called by a signal handler, which must not take a lock that its own
-    thread may hold.
+    ``_control`` receives the seconds that a stop grants, and None when something settled. It is a
+    queue because a signal handler may call ``stop()``, and must not take a lock that the thread
+    under it may hold.
     """
 
     def __init__(self, setup: ReaderSetup) -> None:
@@ -63,19 +66,22 @@ class RunningReader:
         self._setup = setup
         self._pid = os.getpid()
         self._control = runtime.timed_queue()
+        # Set when the Reader has ended, by a stop or an error.
         self._ended = runtime.event()
+        # True at the end of the interpreter, with which running handlers die.
         self._handlers_die = False
         self._result: StopResult | None = None
+        # First error that ended the Reader; join() raises it.
         self._error: BaseException | None = None
         self._supervisor: Task | None = None
         self._events = Events(setup)
         rng = random.Random()
         flow = setup.flow
-        # That of its group serves all Readers there.
+        # False in a group, whose timer serves all its Readers.
         self._owns_timer = setup.timer is None
         self._timer = setup.timer or Timer(runtime, f"nsq-timer {setup.name}")
         self._dead_letters = DeadLetters(setup, runtime)
-        # The pull form waits with a limit, the workers do not.
+        # The pull form waits with a limit, the workers without.
         timed = runtime.timed_queue() if setup.handler is None else None
         lanes = Lanes(flow.lanes, runtime) if flow.lanes is not None else None
         chunks = Chunks(timed or runtime.queue(), runtime, cuts=timed is None, lanes=lanes)
@@ -113,7 +119,7 @@ class RunningReader:
             self._timer,
             chunks,
             self.workers,
-            # A handler's message counts until the handler returns.
+            # With a handler, a message counts until the handler returns.
             self.subscription.on_overdue if setup.handler is None else None,
         )
         self.subscription.wake = self._housekeeping.wake
@@ -148,22 +154,22 @@ class RunningReader:
         self._discovery.start()
 
     def supervise_aside(self) -> None:
-        """A thread of our own waits for the stop."""
+        """Wait for the stop on a new thread."""
         self._supervisor = self.runtime.spawn(f"nsq-reader {self._setup.name}", self._stand_by)
 
     def _stand_by(self) -> None:
         try:
             self._supervise(look_every=None)
         except BaseException as error:
-            # join() must not wait for ever.
+            # Otherwise join() would wait for ever.
             self._error = self._error or error
             self._ended.set()
             raise
 
     def supervise_here(self) -> None:
-        """The caller's thread waits for the stop; Ctrl-C there is one, a second one forces.
+        """Wait for the stop on the caller's thread. Ctrl-C there stops, a second one forces.
 
-        A third one waits for nothing more.
+        After a third one, it waits for nothing more.
         """
         try:
             self._supervise()
@@ -182,7 +188,7 @@ class RunningReader:
             raise
 
     def _leave(self, error: BaseException) -> None:
-        """The stop was ended by ``error``: close the connections, and let those who wait go."""
+        """Close the connections and wake all waiters, because ``error`` ended the stop itself."""
         self._error = self._error or error
         try:
             self._discovery.stop()
@@ -192,7 +198,7 @@ class RunningReader:
             self._ended.set()
 
     def end_failed_start(self, error: BaseException) -> None:
-        """End what has started, as there may be no thread for all; join() raises the error."""
+        """End the started parts after a failed start. join() raises the error."""
         self._fail(error)
         self._supervise()
 
@@ -200,7 +206,7 @@ class RunningReader:
         self._control.put(timeout)
 
     def _fail(self, error: BaseException) -> None:
-        """It cannot go on: end. start() or join() raises the first error."""
+        """End the Reader by an error. start() or join() raises the first error."""
         self._error = self._error or error
         self.stop(0.0)
 
@@ -209,7 +215,7 @@ class RunningReader:
         return self._ended.is_set()
 
     def wait_ended(self) -> None:
-        """Wait for the end on a thread that runs no signal handlers: it never wakes before."""
+        """Wait for the end, on a thread that runs no signal handlers. It never wakes before."""
         self._ended.wait()
 
     def join(self, timeout: float | None) -> StopResult | None:
@@ -224,7 +230,7 @@ class RunningReader:
         return self._result
 
     def end_now(self) -> None:
-        """For the end of the interpreter, and of every handler that still runs with it."""
+        """End at the end of the interpreter, with every handler that still runs."""
         if self._pid == os.getpid() and not self._ended.is_set():
             self._handlers_die = True
             self.stop(_EXIT_SECONDS)
@@ -233,16 +239,16 @@ class RunningReader:
     # -- stopping --------------------------------------------------------------------------------
 
     def _supervise(self, look_every: float | None = _WAKE_SECONDS) -> None:
-        """Wait for the stop, then drive it. ``look_every``: None on a thread of our own.
+        """Wait for the stop, then do it. ``look_every``: None on a thread of our own.
 
-        1. discovery and dials end;
-        2. RDY 0 and CLS on each connection;
-        3. what no handler has begun goes back: REQ 0, without backoff;
-        4. handlers finish while the reading threads keep the heartbeats alive;
-        5. when nothing is in flight and nsqd has answered CLS, or the time is over, the
-           connections close;
-        6. every thread is joined;
-        7. the result says what was left.
+        1. End discovery and dials.
+        2. Send RDY 0 and CLS on each connection.
+        3. Send REQ 0, without backoff, for messages that no handler has begun.
+        4. Let handlers finish while the reading threads answer heartbeats.
+        5. Close the connections when nothing is in flight and nsqd has answered CLS, or when the
+           time is over.
+        6. Join every thread.
+        7. Make the result, which says what was left.
         """
         granted: float | None = None
         while granted is None:
@@ -254,7 +260,7 @@ class RunningReader:
         deadline = self._wait_drained(deadline)
         if self._handlers_die:
             self._give_back(detached=True)
-        # Also when the time is over: idle workers still have to notice.
+        # Joined even when the time is over, because idle workers still have to notice.
         running = self.workers.join(max(deadline, self.runtime.now() + _NOTICE_SECONDS))
         left = self.subscription.in_flight
         self.subscription.close()
@@ -282,23 +288,23 @@ class RunningReader:
             self._timer.stop(timeout)
 
     def give_back_taken(self) -> None:
-        """REQ 0 for what the pull form handed out and nobody answered or detached."""
-        # Or nsqd would deliver it here again at once.
+        """Send REQ 0 for messages that the pull form took, unless answered or detached."""
+        # RDY 0 first, or nsqd would deliver the messages here again at once.
         self.subscription.set_paused(True)
         self._give_back(detached=False)
 
     def _give_back(self, *, detached: bool) -> None:
-        """REQ 0 for what nobody will answer any more; closing the connections writes it."""
+        """Queue REQ 0 for messages that will not be answered. Closing the connections sends it."""
         for connection in self.subscription.connections():
             for message in list(connection.in_flight.values()):
                 if detached or not message.is_detached:
                     connection.requeue_quietly(message, 0)
 
     def _wait_drained(self, deadline: float) -> float:
-        """Until nothing is in flight and no worker is busy, or the deadline; which may shrink.
+        """Wait until nothing is in flight and no worker is busy. Return the deadline, or a new one.
 
-        Also until nsqd has answered CLS: a message that it had sent before would otherwise
-        wait there for its timeout. But one that hangs holds up the stop only for a moment.
+        Also waits until nsqd has answered CLS, because a message sent before that would wait for
+        its timeout in nsqd. An nsqd that hangs delays the stop only for _CLOSE_WAIT_SECONDS.
         """
         answer_by: float | None = None
         while self.workers.working or not self.subscription.is_drained:
@@ -315,11 +321,11 @@ class RunningReader:
         return deadline
 
     def _next_word(self, seconds: float | None) -> float | None:
-        """What a stop grants, in seconds; None when something settled or ``seconds`` are over.
+        """Return the seconds that a stop grants, or None when something settled or time is over.
 
-        If there are ``seconds``, after one at the latest: a signal that comes while the main thread
-        is just going to sleep would have its handler run by Python only at the next wake-up; and a
-        worker that was killed in its end does not tell.
+        With ``seconds``, it wakes at least once a second. When a signal comes just as the main
+        thread goes to sleep, Python runs the handler only at the next wake-up. And a worker that
+        was killed at its end does not report it.
         """
         try:
             limit = None if seconds is None else min(seconds, _WAKE_SECONDS)
@@ -328,7 +334,7 @@ class RunningReader:
             return None
         return granted
 
-    # -- which servers ---------------------------------------------------------------------------
+    # -- servers ---------------------------------------------------------------------------------
 
     def add_lookupd(self, url: str) -> None:
         self.subscription.discovers = True
@@ -349,14 +355,14 @@ class RunningReader:
             connection.send_queue.flush(1.0)
         self.subscription.answered()
 
-    # -- processes and looking -------------------------------------------------------------------
+    # -- processes and state ---------------------------------------------------------------------
 
     def check_process(self) -> None:
         if self._pid != os.getpid():
             raise ClosedError("this Reader was started before the fork; make one in the child")
 
     def _after_fork(self) -> None:
-        # Greenlets are copied into the child, and end there; nothing shall take their place.
+        # Greenlets are copied into the child and end there. No worker must replace them.
         self.workers.abandon()
         self.subscription.abandon()
 

@@ -1,6 +1,12 @@
-"""The connections of one Reader: dialled, lost, removed; and RDY and backoff over all of them.
+"""Connections of one Reader: dialled, lost and removed, with RDY and backoff over all of them.
 
-Owns the nodes, the RdyControl, and the lock around both. Knows no handler and no byte.
+Owns the nodes, the RdyControl, and the lock around both. Must not know a handler or a byte.
+
+``_tick`` does what is due, and ``_arm`` sets the timer for the next one. Each dial runs on a thread
+of its own (``_serve``), which then reads. The connections report to the methods ``on_*``.
+
+Surprise: code under ``_lock`` only decides. It returns connections, and the caller flushes them
+after it, because a flush may block and a hook of a user may call back.
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ from gnsqsync.errors import ConfigError, ConnectionLost, FinFailed, NSQError, Se
 from gnsqsync.foreign import repr_of
 from gnsqsync.message import Fate, Message
 from gnsqsync.policy import credentials
-from gnsqsync.policy.latency import Together
+from gnsqsync.policy.latency import JointRate
 from gnsqsync.policy.nodes import ReaderNodes
 from gnsqsync.policy.rdy import RdyAllocator
 from gnsqsync.policy.redials import end_of_dial
@@ -40,11 +46,11 @@ log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
 
 class Subscription:
-    """Every connection of a reader to its topic and channel.
+    """The connections of a Reader to its topic and channel.
 
     ``_lock`` is the RDY allocator's lock. It guards the RdyControl, the nodes, the tables of dials
-    and tasks, and ``_tick_at``. Code under it only decides; the connections to flush, in order, are
-    flushed after it.
+    and tasks, the flag ``_stopping``, and ``_tick_at``. Connections that must be flushed are
+    flushed after it, in the order that was decided.
     """
 
     def __init__(
@@ -61,10 +67,10 @@ class Subscription:
         on_settled: Callable[[], None],
         ask: Callable[[], None],
     ) -> None:
-        """``on_hopeless``: every nsqd refuses us, and no retry will change that.
+        """``on_hopeless``: called when every nsqd refuses us and no retry can change that.
 
-        ``on_settled``: at a stop, whenever a message left the in-flight table or a worker ended.
-        ``ask``: has the nsqlookupds asked at once; ``on_discovered`` gets what they say.
+        ``on_settled``: called during a stop, when a message left the in-flight table or a worker
+        ended. ``ask``: makes nsqlookupds be asked at once; ``on_discovered`` gets their answers.
         """
         self._setup = setup
         self._flow = setup.flow
@@ -76,47 +82,55 @@ class Subscription:
         self._on_hopeless = on_hopeless
         self._on_settled = on_settled
         self._ask = ask
-        # Whether nsqlookupds are asked, so that more nsqds may come.
+        # True while nsqlookupds are asked, so that more nsqds may come.
         self.discovers: bool = bool(setup.lookups.urls)
+        # Addresses that the user gave.
         self._direct = set(setup.nsqds)
         self._lock = runtime.lock()
+        # Connections whose dial is planned or under way.
         self._dialling: dict[Connection, None] = {}
-        # Removed, or to be made anew.
+        # Connections that are closing because they were removed or replaced.
         self._retiring = Retiring(timer)
+        # Threads that dial or read.
         self._tasks: list[Task] = []
         # Addresses whose nsqd refused us for a reason that a retry does not change.
         self._refused: dict[Address, NSQError] = {}
-        # Addresses where this Reader was subscribed: a function may give a right secret again.
+        # Addresses where this Reader was subscribed. A secret function that was right there once
+        # may become right again.
         self._subscribed: set[Address] = set()
+        # True once a stop has begun: no dial from now on.
         self._stopping = False
+        # Time of the planned ``_tick``; infinity without one.
         self._tick_at = math.inf
         self._nodes = ReaderNodes(self._direct, rng)
         self._limits_rate = self._flow.rate_limit is not None
-        # Whether a worker may read by itself: it is the only one, and handles whatever comes.
-        lends = (
+        # True if a worker may read by itself: it is alone, and handles any message that comes.
+        worker_may_read = (
             setup.handler is not None
             and self._flow.concurrency == 1
             and not self._limits_rate
             and chunks.lanes is None
         )
-        self._rdy = RdyControl(self._flow, setup.together or Together(), rng, lends=lends)
+        self._rdy = RdyControl(
+            self._flow, setup.together or JointRate(), rng, worker_may_read=worker_may_read
+        )
         self.pauses: Pauses = Pauses(
             self._rdy, self._lock, runtime, chunks, dead_letters.tries, events, self._apply
         )
-        # To be read without the lock.
+        # Read without the lock by other modules.
         self.allocator: RdyAllocator[Address] = self._rdy.allocator
 
-    # Set before the start. Messages are in flight, so that there is work for housekeeping.
+    # Wakes housekeeping when messages are in flight. Set before the start.
     wake: Callable[[], None]
 
-    # -- which nsqds -------------------------------------------------------------------------
+    # -- the nsqds ---------------------------------------------------------------------------
 
     def start(self) -> None:
         """Dial the direct nsqds, side by side, each on the thread that then reads from it."""
         self._tick()
 
     def on_discovered(self, source: Hashable, addresses: set[Address]) -> None:
-        """What one nsqlookupd lists now. By its poll thread."""
+        """Take the list of one nsqlookupd. By its poll thread."""
         with self._lock:
             self._nodes.discovered(source, addresses, self._runtime.now())
         self._tick()
@@ -128,9 +142,9 @@ class Subscription:
         self._tick()
 
     def remove_nsqd(self, address: Address) -> None:
-        """No redial there, and CLS; what no handler has begun goes back.
+        """End redials of an nsqd, and send CLS. Messages that no handler has begun go back.
 
-        The connection closes when the rest is answered.
+        The connection closes when the others are answered.
         """
         changed: list[Connection] = []
         with self._lock:
@@ -140,7 +154,7 @@ class Subscription:
             dialling = [c for c in self._dialling if c.address == address]
             connection = self._rdy.connections.get(address)
             if connection is not None:
-                connection.hand_over_no_more()
+                connection.stop_delivering()
                 self._retiring.add([connection])
                 changed = self._rdy.leave(address, self._runtime.now())
         self._events.leaves(str(address))
@@ -154,7 +168,7 @@ class Subscription:
             self.settled()
 
     def _dial_due(self, now: float) -> list[Connection]:
-        """Connections to open now; holding ``_lock``."""
+        """Return the connections to open now; holding ``_lock``."""
         if self._stopping:
             return []
         due = []
@@ -176,21 +190,21 @@ class Subscription:
         return due
 
     def _serve(self, connection: Connection) -> None:
-        """Open one connection and read from it until its end. The body of ``nsq-read``."""
+        """Open a connection and read from it until its end. Body of the thread ``nsq-read``."""
         try:
             connection.open()
         except NSQError as error:
             self._dial_failed(connection, error)
             return
         except BaseException as error:
-            # Raised by an auth_secret() that asks a server, say, which may soon work again.
+            # An auth_secret() that asks a server, say, and that may soon work again.
             self._dial_failed(connection, ConnectionLost(f"the dial was ended by {repr_of(error)}"))
             raise
         with self._lock:
             self._dialling.pop(connection, None)
             now = self._runtime.now()
             address = connection.address
-            # False, too, when the address was removed meanwhile.
+            # ``connected`` is False if the address was removed during the dial.
             joined = not self._stopping and self._nodes.connected(address, now)
             if joined:
                 self._refused.pop(address, None)
@@ -199,7 +213,7 @@ class Subscription:
                 limit = self._rdy.max_in_flight
                 crowd = self._rdy.is_new_crowd()
         if not joined:
-            # No RDY was sent, and a stop waits for this thread: do not wait for nsqd's EOF.
+            # Cut at once: no RDY was sent, and a stop waits for this thread.
             connection.cut()
             connection.read()
             return
@@ -209,7 +223,7 @@ class Subscription:
             if crowd:
                 self._events.crowd(limit)
         except BaseException as error:
-            # Nobody would read from it.
+            # The connection ends with its reading thread.
             connection.lose(ConnectionLost(f"its reading thread was ended by {repr_of(error)}"))
             raise
         connection.read()
@@ -238,20 +252,20 @@ class Subscription:
         try:
             self._events.dial_failed(connection, error, pause, discovered=not direct)
         finally:
-            # A hook may raise a BaseException, such as gevent.Timeout.
+            # A hook of a user may raise a BaseException, such as gevent.Timeout.
             if hopeless is not None:
                 self._on_hopeless(hopeless)
             self._tick()
 
     def _may_change(self, address: Address, error: NSQError) -> bool:
-        """Return True if a file or function that has changed since the start caused this."""
+        """Return True if a file or function can cure this error without a restart."""
         if isinstance(error, ConfigError):
             return True
         by_function = callable(self._setup.options.auth_secret)
         return by_function and address in self._subscribed and credentials.are_refused(error)
 
     def on_lost(self, connection: Connection, reason: Exception) -> None:
-        # nsqd delivers its waiting messages again.
+        # Dropped here; nsqd delivers the connection's queued messages again.
         self._chunks.give_back()
         with self._lock:
             now = self._runtime.now()
@@ -293,7 +307,7 @@ class Subscription:
         if silent is not None:
             self._events.silent(*silent)
         for connection, why in useless:
-            # Dialled again when it has ended, like any other.
+            # The end of this connection leads to a dial, like any other loss.
             self._events.anew(connection, why)
             connection.start_closing()
         if ask:
@@ -309,7 +323,7 @@ class Subscription:
         try:
             task = self._runtime.spawn(f"nsq-read {address}", self._serve, connection)
         except BaseException as error:
-            # Treated as a failed dial: nothing else would bring this nsqd back.
+            # Counted as a failed dial, because nothing else would bring this nsqd back.
             failure = ConnectionLost(f"no thread for {address}: {error}")
             failure.__cause__ = error
             self._dial_failed(connection, failure)
@@ -340,12 +354,12 @@ class Subscription:
         self._timer.after(when - now, lambda: self._tick_if_current(when))
 
     def _tick_if_current(self, when: float) -> None:
-        # If an earlier tick was set meanwhile, this one is void.
+        # An earlier tick was planned meanwhile if the times differ.
         if when == self._tick_at:
             self._tick()
 
     def answered(self) -> None:
-        """Messages have left the in-flight table: a waiting nsqd may have their room."""
+        """Act on answered messages: their room may go to an nsqd that waits for it."""
         if self.allocator.waiting and not self._rdy.turns_go_on:
             self._replan()
         if self.allocator.one_message and self._setup.on_turn_used is not None:
@@ -353,7 +367,7 @@ class Subscription:
         self.settled()
 
     def settled(self) -> None:
-        """Perhaps a stop or a removal can go on. From any thread; cheap."""
+        """Let a stop or a removal go on if it waits for this. From any thread; cheap."""
         if self._stopping:
             self._on_settled()
         else:
@@ -363,7 +377,7 @@ class Subscription:
         self.lend(count, one_message=False)
 
     def lend(self, slots: int, *, one_message: bool) -> None:
-        """Take the part of a group's limit; ``one_message``: until one has come."""
+        """Take the part of a group's limit. With ``one_message``, it ends when a message came."""
         self.pauses.set_whole(slots, one_message=one_message)
 
     @property
@@ -381,20 +395,20 @@ class Subscription:
             changed = self._rdy.plan(self._runtime.now())
         self._apply(changed)
 
-    # -- what the connections tell -------------------------------------------------------------
+    # -- reports of the connections ------------------------------------------------------------
 
     def on_messages(self, connection: Connection, messages: list[Message]) -> None:
         if self._limits_rate and self._rdy.is_used_up(connection):
-            # Before a worker sends their FINs, which would make room.
+            # Done before a worker sends FINs, which would make room for more.
             self._replan()
         self._chunks.put(connection, messages)
         self.wake()
-        if not connection.hands_over:
-            # The messages crossed with our CLS or RDY 0, and have gone back.
+        if not connection.delivers:
+            # The messages crossed with our CLS or RDY 0, and were given back.
             self.settled()
 
     def read(self, connection: Connection) -> Chunk | None:
-        """The next messages, received in the place of the reading thread. By the only worker."""
+        """Receive the next messages in place of the reading thread. By the only worker."""
         messages = connection.messages.read_for_worker()
         if not messages:
             return None
@@ -423,7 +437,7 @@ class Subscription:
         self.pauses.succeeded(count)
         self.answered()
 
-    def on_quiet(self, connection: Connection) -> None:
+    def on_drained(self, connection: Connection) -> None:
         self.settled()
 
     def on_answer_failed(self, connection: Connection, message_id: str, error: ServerError) -> None:
@@ -446,7 +460,7 @@ class Subscription:
     # -- stopping ------------------------------------------------------------------------------
 
     def start_closing(self) -> None:
-        """CLS to every nsqd; what no handler has begun goes back. No dial from now on."""
+        """Send CLS to every nsqd, begin no dial, and give back what no handler has begun."""
         with self._lock:
             self._stopping = True
             dialling = list(self._dialling)
@@ -454,7 +468,7 @@ class Subscription:
             connection.close()
         connections = self.connections()
         for connection in connections:
-            connection.hand_over_no_more()
+            connection.stop_delivering()
         for connection in connections:
             connection.start_closing()
         self._chunks.give_back()
@@ -470,15 +484,15 @@ class Subscription:
         join_or_cut(tasks, self.connections, self._runtime)
 
     def abandon(self) -> None:
-        """In a forked child: close the descriptors and nothing else. No lock is to be trusted."""
+        """Close the descriptors in a forked child, and no more: any lock may be held for ever."""
         self._stopping = True
         for connection in [*self.connections(), *self._dialling]:
             connection.abandon()
 
-    # -- looking ---------------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------
 
     def connections(self) -> list[Connection]:
-        """Takes no lock: a copy of a dict's values is made in one piece."""
+        """Return the connections. Takes no lock: copying the values of a dict is one step."""
         return list(self._rdy.connections.values())
 
     @property
@@ -487,12 +501,12 @@ class Subscription:
 
     @property
     def is_drained(self) -> bool:
-        """After ``start_closing``: nothing is in flight, and nsqd sends nothing more."""
+        """True if, after ``start_closing``, nothing is in flight and nsqd sends no more."""
         return all(c.state is State.DRAINED and not c.in_flight for c in self.connections())
 
     @property
     def is_starved(self) -> bool:
-        """Whether some connection has 85 % of its RDY in flight."""
+        """True if some connection has 85 % of its RDY in flight."""
         return any(
             connection.in_flight and len(connection.in_flight) >= 0.85 * connection.level.share
             for connection in self.connections()
@@ -501,14 +515,14 @@ class Subscription:
 
     @property
     def is_connected(self) -> bool:
-        """Takes no lock."""
+        """True if a connection is open. Takes no lock."""
         return any(c.state is State.OPEN for c in self.connections())
 
     def load(self) -> tuple[int, int, float]:
-        """Return how many messages came, how many are in flight, and the slowest round trip."""
+        """Return the messages received, those in flight, and the slowest round trip (seconds)."""
         with self._lock:
             received, round_trip = self._rdy.received, self._rdy.round_trip
-        # In this order: a message is in the table before it is counted.
+        # Order matters: a message is in the table before it is counted.
         return received, self.in_flight, round_trip
 
     def totals(self) -> Counter[str]:

@@ -1,6 +1,6 @@
-"""The handler of a Reader, for ``time_limit`` seconds.
+"""Time limit of a Reader's handler (``time_limit``).
 
-Knows which exceptions say so; how a call is interrupted the runtime knows.
+Knows the exceptions that stand for it. The runtime knows how to interrupt a call.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ __all__ = ["limited"]
 
 
 def limited(handler: Handler, seconds: float, runtime: Runtime, after: After) -> Handler:
-    """The handler, in which TimeLimitInterrupt is raised after ``seconds``; and from it
-    TimeLimitExceeded.
+    """Return a handler that is interrupted after ``seconds``.
 
-    A handler with a method ``_limited(wrap)`` says itself which part of it is limited: those of the
-    integrations close connections after the user's function, which nothing should interrupt.
+    TimeLimitInterrupt is raised in the handler, and TimeLimitExceeded is raised from it. A handler
+    with a method ``_limited(wrap)`` chooses the part of it that is limited. Handlers of the
+    integrations close connections after the user's function, and that must not be interrupted.
     """
     limit = runtime.time_limit(seconds, TimeLimitInterrupt, after)
 

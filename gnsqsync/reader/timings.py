@@ -1,7 +1,7 @@
-"""How old messages are when a handler begins and ends, and how long it takes, as histograms.
+"""Histograms of the age of messages when a handler begins and ends, and of its seconds.
 
-Knows chunks, of which each is one look at the clocks: messages that take less than about a
-millisecond are counted as the mean of a few, and with the age of the last of them.
+Knows chunks. A chunk costs one look at the clocks. Messages of less than about a millisecond share
+a chunk, and count with its mean time and with the age of its last message.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _MOST_LATE = 1000
 
 
 class Late(NamedTuple):
-    """The time of a handler that ended after the msg_timeout of its message."""
+    """Time of a handler that ended after the msg_timeout of its message."""
 
     seconds: float
-    # Messages that the handler had in this time, one after the other.
+    # Number of messages that the handler had in this time, one after the other.
     messages: int
-    # Seconds that the message waited here before.
+    # Seconds that the message waited here before its handler began.
     waited: float
 
 
 class _Counts:
-    """What one worker has handled. Only that worker writes."""
+    """Counts of one worker. Only that worker writes."""
 
     def __init__(self) -> None:
         self.begin, self.end, self.handler = ([0] * (len(TIME_BOUNDS) + 1) for _ in range(3))
@@ -50,25 +50,26 @@ class _Counts:
 
 
 class Timings:
-    """Of one Reader. ``_mutex`` guards the counts of workers that ended, and their leaving."""
+    """Timings of one Reader. ``_mutex`` guards ``_past``, and workers' leaving ``_counts``."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._mutex = runtime.mutex()
+        # Sums of workers that have ended.
         self._past = _Counts()
-        # By worker: setting one is atomic.
+        # Counts by worker. No lock: setting an item is atomic.
         self._counts: dict[int, _Counts] = {}
-        # Late messages by id. Only single items are set and taken.
+        # Late messages by id. No lock: only single items are set and taken.
         self._late: dict[bytes, Late] = {}
 
     def note(self, worker: int, messages: Sequence[Message], seconds: float) -> None:
-        """The worker has just handled these, in ``seconds`` together."""
+        """Note messages that the worker has just handled, in ``seconds`` together."""
         counts = self._counts.get(worker)
         if counts is None:
             counts = self._counts[worker] = _Counts()
-        # Each chunk comes here, a chunk may be one message: no more calls than needed.
+        # Runs for each chunk, and a chunk may be one message, so it makes few calls.
         count = len(messages)
         mean = seconds / count
-        # By two clocks, ours and nsqd's: an age may come out negative, and falls into the first.
+        # The two times are of different clocks. A negative age falls into the first bucket.
         age = time() - messages[-1].timestamp * 1e-9
         counts.begin[bisect_left(TIME_BOUNDS, age - mean)] += count
         counts.end[bisect_left(TIME_BOUNDS, age)] += count
@@ -90,14 +91,14 @@ class Timings:
         return self._late.pop(message_id, None)
 
     def forget(self, worker: int) -> None:
-        """The worker ends; what it has counted stays."""
+        """Add the counts of a worker that ends to ``_past``."""
         with self._mutex:
             counts = self._counts.pop(worker, None)
             if counts is not None:
                 self._past.merge(counts)
 
     def histograms(self) -> tuple[Histogram, Histogram, Histogram]:
-        """Ages at the begin and at the end of the handler; its seconds."""
+        """Return histograms of ages at begin and at end of the handler, and of its seconds."""
         total = _Counts()
         with self._mutex:
             for counts in (self._past, *list(self._counts.values())):

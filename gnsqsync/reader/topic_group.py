@@ -1,6 +1,6 @@
-"""Readers of all topics whose names match: they come and go with what nsqlookupds list.
+"""Readers of all topics whose names match. They come and go with the lists of nsqlookupds.
 
-Knows names of topics and the Readers made for them; what a Reader is like is the user's.
+Knows names of topics and the Readers made for them. The user's function makes the Readers.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ __all__ = ["TopicGroup"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
-# For a question under way at a stop, which ends by its own timeout.
+# Seconds to wait at a stop for a question under way, which ends by its own timeout.
 _JOIN_SECONDS = 5.0
-# What handlers at work are granted at the end of the interpreter.
+# Seconds that handlers at work have at the end of the interpreter.
 _EXIT_SECONDS = 0.5
 
 
 class TopicGroup(Group):
     """A Reader for each topic whose name matches ``pattern``, as nsqlookupds list them.
 
-    When no nsqlookupd lists a topic any more, its Reader stays as long as it has a connection; then
-    it is stopped and forgotten. One that was stopped elsewhere is forgotten, too. The topic gets a
-    new Reader when it comes back.
+    When no nsqlookupd lists a topic any more, its Reader stays while it has a connection, and is
+    then stopped and forgotten. A Reader that was stopped elsewhere is forgotten, too. A topic that
+    comes back gets a new Reader.
 
     Args:
-        pattern: A regular expression, a str or compiled; found anywhere in the name of a topic, so
-            use ``^`` and ``$`` for all of it.
+        pattern: A regular expression, a str or compiled. It may match anywhere in the name of a
+            topic, so use ``^`` and ``$`` for the whole name.
         make_reader: Called with a topic, returns a new Reader of it. It runs on a thread of the
             group, when the topic appears.
-        lookupd_http_addresses: As of the Reader: where topics are listed. The Readers have their
-            own.
-        max_in_flight: 1 or more: one limit for all; None: each Reader keeps its own.
-        lookupd_poll_interval: As of the Reader.
-        lookupd_poll_jitter: As of the Reader.
-        lookupd_authorization: As of the Reader.
-        lookupd_session: As of the Reader.
-        runtime: As of the Reader.
-        options: A ConnectionOptions: the ``tls_`` files for https.
+        lookupd_http_addresses: As in Reader: the nsqlookupds that list topics. The Readers have
+            addresses of their own.
+        max_in_flight: One limit for all Readers, 1 or more. None means that each keeps its own.
+        lookupd_poll_interval: As in Reader.
+        lookupd_poll_jitter: As in Reader.
+        lookupd_authorization: As in Reader.
+        lookupd_session: As in Reader.
+        runtime: As in Reader.
+        options: A ConnectionOptions, for the ``tls_`` files of https.
 
     Raises:
-        ConfigError: A value is not allowed. What ``make_reader`` raises stops all and is raised by
-            ``join()``.
+        ConfigError: A value is not allowed. An error of ``make_reader`` stops all Readers, and
+            ``join()`` raises it.
     """
 
     def __init__(
@@ -97,15 +97,15 @@ class TopicGroup(Group):
 
     @property
     def readers(self) -> tuple[Reader, ...]:
-        """Those that run now, in the order in which their topics appeared."""
+        """The Readers that run now, in the order in which their topics appeared."""
         members = self._members
         return () if members is None else members.readers
 
     def stop(self, timeout: float = 30.0) -> None:
-        """Ask every reader to end, and start none any more; returns at once. See Reader.stop.
+        """Ask every Reader to end, start no new one, and return at once. See Reader.stop.
 
         Args:
-            timeout: Seconds that handlers at work have to finish.
+            timeout: Seconds in which handlers at work may finish.
         """
         check_duration("timeout", timeout)
         self._stop_asked = timeout
@@ -121,17 +121,17 @@ class TopicGroup(Group):
         self._following = following = _Following(
             self._pattern, self._make_reader, self._lookups, runtime, members
         )
-        # One that came before that line has not reached the thread.
+        # A stop that came before the assignment has not reached the thread.
         if self._stop_asked is not None:
             following.stop(self._stop_asked)
         return (following.start(),)
 
 
 class _Following:
-    """The thread that makes Readers of what poll threads find, and drops those that are gone.
+    """Thread that makes Readers of the listed topics, and drops those of topics that are gone.
 
-    Poll threads only fill ``_news``, so the tables are that thread's own. ``_granted``: what each
-    stop leaves to a Reader that was started while it came.
+    Poll threads only fill ``_news``, so the tables belong to this thread alone. ``_granted`` holds
+    the seconds of each stop, for a Reader that is started at the same moment.
     """
 
     def __init__(
@@ -146,6 +146,7 @@ class _Following:
         self._members = members
         self._runtime = runtime
         self._granted: list[float] = []
+        # Answers of nsqlookupds (source, topics); None at a stop.
         self._news: Queue = runtime.queue()
         self._listed: dict[Hashable, set[str]] = {}
         self._readers: dict[str, Reader] = {}
@@ -169,12 +170,12 @@ class _Following:
         return self._task
 
     def stop(self, timeout: float) -> None:
-        """From any thread, and from a signal handler: takes no lock."""
+        """End the thread. From any thread or a signal handler: takes no lock."""
         self._granted.append(timeout)
         self._news.put(None)
 
     def end_now(self) -> None:
-        """For the end of the interpreter: it starts no Reader that nobody would stop."""
+        """End at the end of the interpreter, so that no Reader starts that nothing would stop."""
         self.stop(_EXIT_SECONDS)
         if self._task is not None:
             self._task.join(_JOIN_SECONDS)
@@ -199,9 +200,9 @@ class _Following:
         # An nsqlookupd that cannot be asked changes nothing: its last answer stands.
         listed = set().union(*self._listed.values())
         for topic, reader in list(self._readers.items()):
-            # One that was stopped elsewhere has none either.
+            # A Reader that was stopped elsewhere has no connections, either.
             if topic not in listed and not reader.stats().connections:
-                log.info("topic %s is listed no more", topic, extra={"topic": topic})
+                log.info("no nsqlookupd lists topic %s any more", topic, extra={"topic": topic})
                 del self._readers[topic]
                 self._members.drop(reader)
         for topic in sorted(listed - self._readers.keys()):
@@ -210,7 +211,7 @@ class _Following:
             self._readers[topic] = reader = self._made(topic)
             log.info("topic %s is listed and matches", topic, extra={"topic": topic})
             self._members.add([reader])
-            # A stop that came while it was started may not have seen it.
+            # A stop during the start may not have seen this Reader.
             for timeout in self._granted:
                 reader.stop(timeout)
 

@@ -1,6 +1,6 @@
-"""Tries of messages: deliveries with a call of the handler. nsqd counts all deliveries.
+"""Tries of messages: the deliveries with a call of the handler. nsqd counts all deliveries.
 
-Knows messages; knows no connection and no handler.
+Knows messages. Must not know a connection or a handler.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from gnsqsync.runtime import Runtime
 
 __all__ = ["Tries", "which"]
 
-# Upper bound of remembered messages. A database that is away meets each message that waits.
+# Upper bound of remembered messages. While a database is away, each waiting message is remembered.
 _MOST_UNCALLED = 10_000
 
 
 def which(message: Message) -> tuple[str, str]:
-    """Return what tells a message from all others: its nsqd and its id."""
+    """Return the key of a message among all others: its nsqd and its id."""
     return message.nsqd_address, message.id
 
 
 class Tries:
-    """The limit of tries of one Reader, and the deliveries that were no try.
+    """Limit of tries of one Reader, and the deliveries that were no try.
 
-    The deliveries of other processes are not known, and count as tries. ``_lock`` guards the table;
-    readers of one entry need no lock.
+    Deliveries to other processes count as tries, because nothing is known of them. ``_lock`` guards
+    the table. Reading one entry needs no lock.
     """
 
     def __init__(self, runtime: Runtime, max_attempts: int) -> None:
         self._most = max_attempts
         self._lock = runtime.lock()
-        # Deliveries without a call, by nsqd and id, the oldest message first.
+        # Number of deliveries without a call, by nsqd and id, the oldest message first.
         self._uncalled: dict[tuple[str, str], int] = {}
 
     def note_uncalled(self, message: Message) -> None:

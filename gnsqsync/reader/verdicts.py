@@ -1,6 +1,6 @@
-"""What an exception of a handler means: retry, dead letter or nothing, and whether it backs off.
+"""Meaning of a handler's exceptions: retry, dead letter or discard, and backoff or not.
 
-Knows exceptions; knows no message and no connection.
+Knows exceptions. Must not know a message or a connection.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
 
 class Verdict(Enum):
-    """What is done with a message whose handler raised."""
+    """Fate of a message whose handler raised."""
 
     RETRY = "retry_on"
     REJECT = "reject_on"
@@ -33,10 +33,10 @@ class Verdict(Enum):
 
 
 class Verdicts:
-    """The rules of one Reader.
+    """Rules of one Reader for exceptions.
 
-    The class that is nearest in the exception's ``__mro__`` decides. What is in no list is tried
-    again, or rejected where there is a ``retry_on``.
+    The class that is nearest in the exception's ``__mro__`` decides. An exception in no list means
+    retry, or reject if ``retry_on`` is given.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Verdicts:
         discard_on: Exceptions,
         backoff: BackoffOption,
     ) -> None:
-        """Raises ConfigError for what is no exception class, or in two lists."""
+        """Raises ConfigError for a value that is no exception class, or stands in two lists."""
         self._by_class: dict[type[BaseException], Verdict] = {Reject: Verdict.REJECT}
         self._by_class[Discard] = Verdict.DISCARD
         self._by_class[Requeue] = Verdict.RETRY
@@ -76,7 +76,7 @@ class Verdicts:
 
     def of(self, error: BaseException) -> Verdict:
         if not isinstance(error, Exception):
-            return Verdict.RETRY  # as asyncio.CancelledError; the lists name Exceptions
+            return Verdict.RETRY  # asyncio.CancelledError, say; the lists name Exceptions
         by_class = self._by_class
         for one in type(error).__mro__:
             if one in by_class:
@@ -90,7 +90,7 @@ class Verdicts:
         try:
             return bool(self._backoff(error))
         except BaseException as failure:
-            # The filter is the user's code, and may raise whatever it likes.
+            # The filter is the user's code, and may raise anything.
             if ends_worker(failure):
                 raise
             log.exception("backoff failed on %s, which counts as a failure", repr_of(error))

@@ -1,6 +1,10 @@
-"""Workers: they take chunks of messages, call the handler and answer.
+"""Workers: threads or greenlets that take chunks of messages, call the handler and answer.
 
-Knows handlers and answers; knows nothing of RDY, backoff states or sockets.
+Knows handlers and answers. Must not know RDY, states of the backoff, or sockets.
+
+``_work`` is the body of a worker, ``_handle`` runs one chunk, and ``_answer_failure`` decides about
+an exception. Surprise: the usual path is written out in ``_handle`` without calls, and appends the
+FIN itself, because each message pays for it.
 """
 
 from __future__ import annotations
@@ -43,29 +47,29 @@ __all__ = ["Workers"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.reader")
 
-# A worker that has more to do may leave FINs unsent this long.
+# Seconds that a busy worker may leave FINs unsent.
 _FLUSH_SECONDS = 0.001
 
-# The status of a message that a worker has finished.
+# Status bits of a message that a worker has finished.
 _FINISHED = ANSWERED | DONE
 
-# attempts is a 16 bit number, so no message is above this one.
+# Limit above any ``attempts``, which is a 16 bit number.
 _NO_LIMIT = 65536
 
 
 class Tally(Enum):
-    """As what a message whose handler raised is counted."""
+    """Count that a message falls under when its handler raised."""
 
     FINISHED = "finished"
-    # For the backoff, too.
+    # A failure that counts for the backoff.
     FAILED = "failed"
-    # Not for that.
+    # A failure that does not.
     EXCUSED = "excused"
     NEUTRAL = "neutral"
 
 
 def _is_delay(delay: object) -> bool:
-    """Return True for what a Requeue may carry; a subclass may set anything."""
+    """Return True if a Requeue may carry this delay. A subclass may set anything."""
     return delay is None or (isinstance(delay, (int, float)) and delay >= 0)
 
 
@@ -74,7 +78,7 @@ def _no_handler(message: Message) -> object:
 
 
 class Workers:
-    """So many threads or greenlets that run the handler; none where there is no handler."""
+    """Threads or greenlets that run the handler, ``concurrency`` of them; none without one."""
 
     def __init__(
         self,
@@ -97,9 +101,9 @@ class Workers:
         self._handler = setup.handler
         innermost = self._innermost(setup, after)
         has_middleware = bool(overriding(setup.middleware, "handle"))
-        # The handler with what stands around it.
+        # The handler within its middlewares and limits.
         self._call = around_handler(setup.middleware, innermost) if has_middleware else innermost
-        # True where no middleware stands around the check of what the handler returned.
+        # True if no middleware surrounds the check of what the handler returned.
         self._checks_return = not has_middleware
         self._verdicts = setup.flow.verdicts()
         self._concurrency = setup.flow.concurrency
@@ -107,19 +111,19 @@ class Workers:
         self._last_delivery = setup.flow.max_deliveries or _NO_LIMIT
         # True if ``max_deliveries`` is set.
         self._has_limit = self._last_delivery != _NO_LIMIT
-        # Messages that ended their workers.
+        # Errors of messages that ended their workers; see DeadLetters.
         self._killers = dead_letters.killers
         # Names in log lines.
         self._setup = setup
         self.handler_name: str = setup.handler_name
         self._numbers = count()
-        # By the number of the worker: setting and popping one is atomic.
+        # Threads by the number of the worker. No lock: setting and popping an item is atomic.
         self._tasks: dict[int, Task] = {}
-        # The numbers of those that have nothing left to do but to return.
+        # Numbers of workers that only have to return.
         self._ended: set[int] = set()
 
     def _innermost(self, setup: ReaderSetup, after: After) -> Handler:
-        """The handler, for ``time_limit``; but for messages that are older than ``max_age``."""
+        """Return the handler with its lane check, time limit and age limit around it."""
         handler = setup.handler or _no_handler
         flow = setup.flow
         if self._chunks.lanes is not None:
@@ -144,11 +148,11 @@ class Workers:
         self._tasks[number] = self._runtime.spawn(f"nsq-work {number}", self._work, number)
 
     def _spawn_again(self) -> bool:
-        """Start a worker in the place of one that has ended. Return False if no thread starts."""
+        """Start a worker in place of one that ended. Return False if no thread starts."""
         try:
             self._spawn()
         except RuntimeError as error:
-            # The process is short of threads. What ended the worker must not be hidden by that.
+            # The process is short of threads. This error must not hide what ended the worker.
             log.warning(
                 "%s: no thread for a worker: %s; it is tried again",
                 self._setup.name,
@@ -159,7 +163,7 @@ class Workers:
         return True
 
     def replace_killed(self) -> None:
-        """Start a worker for each that has ended and could not start its own replacement.
+        """Start a worker for each that ended and could not start its own replacement.
 
         By the timer.
         """
@@ -169,12 +173,12 @@ class Workers:
 
     @property
     def working(self) -> int:
-        """How many workers have not ended."""
+        """Number of workers that have not ended."""
         tasks = list(self._tasks.items())
         return sum(task.alive and number not in self._ended for number, task in tasks)
 
     def stack_of(self, number: int) -> str:
-        """Where the code of a worker is; "" where it has ended. From any thread."""
+        """Return the stack of a worker as text; "" after its end. From any thread."""
         task = self._tasks.get(number)
         return "" if task is None else task.stack()
 
@@ -183,12 +187,12 @@ class Workers:
     def _work(self, number: int) -> None:
         chunks = self._chunks
         get, empty = chunks.queue.get, chunks.queue.empty
-        # Whose FINs wait for those of the next chunk, to share a send.
+        # Connection whose FINs wait for those of the next chunk, to share a send.
         unsent: Connection | None = None
         flushed_at = 0.0
         ended_as_told = False
         chunk: Chunk | None
-        # What it has read by itself.
+        # Chunk that this worker has read from the connection itself.
         following: Chunk | None = None
         try:
             self._tell_handler_of_start()
@@ -216,7 +220,7 @@ class Workers:
                 unsent = None
                 connection.send_queue.flush(PASSING_WAIT)
                 self._subscription.answered()
-                if connection.lends and empty():
+                if connection.worker_may_read and empty():
                     following = self._subscription.read(connection)
         finally:
             if unsent is not None:
@@ -224,7 +228,7 @@ class Workers:
             chunks.forget(number)
             try:
                 if not ended_as_told and not chunks.is_over:
-                    # A handler killed its thread or greenlet; the others rely on their number.
+                    # A handler ended its thread or greenlet, and the Reader needs all its workers.
                     log.warning(
                         "%s: handler %s ended worker %d; another one takes its place",
                         self._setup.name,
@@ -237,12 +241,12 @@ class Workers:
                 try:
                     self._tell_handler()
                 finally:
-                    # A stop waits for that.
+                    # Set last, because a stop waits for it.
                     self._ended.add(number)
                     self._subscription.settled()
 
     def _next_or_send(self, unsent: Connection) -> Chunk | None:
-        """The next chunk; where another worker was quicker, after a send and a wait."""
+        """Return the next chunk. If another worker took it, flush and wait for the next."""
         chunk: Chunk | None
         try:
             chunk = self._chunks.queue.get_nowait()
@@ -259,25 +263,25 @@ class Workers:
         messages_left: Iterator[Message],
         started: float,
     ) -> bool:
-        """Run the handler on each message and note the answers. True when all got FIN.
+        """Run the handler on each message and note the answers. Return True if all got FIN.
 
-        Whatever runs for a message runs in a context of that message.
+        All code that runs for a message runs in a context of that message.
         """
         handler, checks_return = self._call, self._checks_return
         in_flight = connection.in_flight
         take, fins = in_flight.pop, connection.send_queue.fins
         limited = self._has_limit or self._killers
-        # failed: for the backoff, too; excused: not for that. counted: of the finished ones, those
-        # that the backoff knows of.
+        # Counts of messages. ``failed`` counts for the backoff, ``excused`` does not. ``counted``
+        # is the number of finished messages that the evidence has counted already.
         finished = failed = excused = neutral = counted = 0
         for message in messages_left:
-            if not connection.hands_over:
-                # Lost: it comes again by itself. Stopping: another consumer may have it now.
-                # In a pause: it comes again after that.
+            if not connection.delivers:
+                # A message of a lost connection comes again by itself. During a stop, another
+                # consumer may take it now; in a pause, it comes again after that.
                 connection.hand_back(message)
                 continue
             if message._status:
-                # It timed out while it waited, or was answered by the handler of its first copy.
+                # The message timed out in the queue, or the handler of its first copy answered it.
                 in_flight.forget(message)
                 continue
             message._status = BEGUN
@@ -293,14 +297,14 @@ class Workers:
                     if returned is not None and checks_return:
                         check_ran(returned, message)
                 except BaseException as error:
-                    # Whatever it is, it is a failure of this message, unless this worker ends.
+                    # Any exception is a failure of this message, unless it ends the worker.
                     if ends_worker(error):
                         raise
                     message._status |= FAILED
-                    # The successes before this failure weigh against it.
+                    # Successes before this failure weigh against it, so they are counted first.
                     self._evidence.successes += finished - counted
                     counted = finished
-                    # Log lines and hooks have what the handler and its middlewares have set.
+                    # In the context of the message, for log lines and hooks.
                     tally = context.run(self._answer_failure, connection, message, error)
                     if tally is Tally.FINISHED:
                         finished += 1
@@ -311,7 +315,7 @@ class Workers:
                     else:
                         neutral += 1
             except BaseException as error:
-                # Out of a handler, which this ends, or out of what we called, as a log filter.
+                # The handler or code around it (a log filter, say) ended this worker.
                 message._status |= FAILED
                 if self._tries.is_last(message):
                     self._dead_letters.note_deadly(message, error)
@@ -325,7 +329,7 @@ class Workers:
                     id = message._id
                     taken = take(id, None)
                     if taken is not message and not in_flight.take_copies(message, taken):
-                        # Orphaned by a loss: nsqd delivers it again.
+                        # A loss took it out of the table. nsqd delivers it again.
                         message._status |= DONE
                         continue
                     message._status = _FINISHED
@@ -335,11 +339,11 @@ class Workers:
                     if not message._status & DETACHED:
                         message._status |= DONE
                     in_flight.forget(message)
-                # Otherwise detached, or answered by the handler itself.
+                # Otherwise it is detached, or the handler answered it itself.
         unfinished = failed or excused or neutral
         self._evidence.successes += finished - counted
-        # With none at all there is no verdict: they were detached, or orphaned by a loss. Each
-        # failure was judged when it happened.
+        # Without any count there is no verdict: all were detached, or taken by a loss. Each failure
+        # was judged when it happened.
         if self._backoff.level and (finished or ((excused or neutral) and not failed)):
             self._pauses.judged(finished)
         if self._events.observes_batches:
@@ -348,9 +352,9 @@ class Workers:
         return not unfinished
 
     def _was_given_up(self, connection: Connection, message: Message) -> bool:
-        """Give up a message before its handler is called. Return False for one that may run.
+        """Give up a message before its handler is called. Return False if it may run.
 
-        A message came too often, or ended its worker on its last attempt.
+        It was delivered too often, or ended its worker on its last attempt.
         """
         error = self._dead_letters.deadly(message)
         if error is None and message.attempts <= self._last_delivery:
@@ -361,7 +365,7 @@ class Workers:
     def _answer_failure(
         self, connection: Connection, message: Message, error: BaseException
     ) -> Tally:
-        """Answer a message whose handler raised, by what the exception means."""
+        """Answer a message whose handler raised, by the meaning of the exception."""
         verdict = self._verdicts.of(error)
         if verdict is Verdict.DISCARD:
             fate = self._dead_letters.discard(connection, message, error)
@@ -384,7 +388,7 @@ class Workers:
         return self._answer_attempt(connection, message, error)
 
     def _answer_uncalled(self, connection: Connection, message: Message, error: Uncalled) -> Tally:
-        """REQ for a message whose handler was not called, which is no try of it."""
+        """Requeue a message whose handler was not called. That was no try of it."""
         self._tries.note_uncalled(message)
         if not connection.requeue_quietly(message, None):
             return Tally.NEUTRAL
@@ -408,7 +412,7 @@ class Workers:
     def _answer_attempt(
         self, connection: Connection, message: Message, error: BaseException
     ) -> Tally:
-        """REQ for a message whose handler failed; after its last attempt it is given up."""
+        """Requeue a message whose handler failed, or give it up after its last attempt."""
         asked = isinstance(error, Requeue)
         backs_off = asked or self._verdicts.backs_off(error)
         if self._tries.is_last(message):
@@ -477,7 +481,7 @@ class Workers:
     # -- stopping ----------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """In a forked child: copied greenlets end. None takes their place, or tells the handler."""
+        """End the work in a forked child: no worker replaces the copied greenlets, which end."""
         self._chunks.is_over = True
         self._handler = None
 
@@ -486,7 +490,7 @@ class Workers:
         self._chunks.end(len(self._tasks))
 
     def join(self, deadline: float) -> int:
-        """Wait for the workers until ``deadline``; how many still run."""
+        """Wait for the workers until ``deadline``. Return how many still run."""
         tasks = [task for task in list(self._tasks.values()) if not task.is_current]
         for task in tasks:
             task.join(max(0.0, deadline - self._runtime.now()))

@@ -1,6 +1,14 @@
-"""The seam between threads and greenlets: ``choose()`` says which, ``Runtime`` what they offer.
+"""Seam between threads and greenlets: ``choose()`` picks one, ``Runtime`` says what both offer.
 
 Nothing outside this package names threading, queue or gevent, or makes a socket.
+
+``base`` is the contract; ``threads`` and ``greenlets`` fulfil it. ``world`` knows what gevent has
+patched, ``fork`` runs hooks in a child, ``at_exit`` at the end of the interpreter. ``dial``
+connects, for both kinds of sockets. ``timer`` and ``watchdog`` are built on the contract or beside
+it.
+
+Surprise: gevent may patch a process after it has imported this package. So the runtime is chosen at
+the first use, and ``world.check`` refuses a process that was patched between two uses.
 """
 
 from __future__ import annotations
@@ -42,14 +50,15 @@ __all__ = [
 
 
 def choose(runtime: RuntimeLike | None = None) -> Runtime:
-    """The runtime for a Reader or Writer; called at their first use, not in constructors.
+    """Return the runtime for a Reader or Writer. Called at their first use, not in constructors.
 
-    ``None``: greenlets when gevent has patched socket and threading, threads when neither.
+    ``None``: greenlets if gevent has patched socket and threading, threads if neither.
     ``"gevent"``: greenlets, patched or not; they run in the hub of the calling thread.
-    ``"threads"``: native threads and sockets, also when gevent has patched sockets only.
-    A Runtime is returned as it is. ConfigError when gevent patched only one of the two and
-    nothing was said, for ``"threads"`` when threads are greenlets, for another value, and when
-    gevent patched the process after the first use.
+    ``"threads"``: native threads and sockets, even if gevent has patched sockets only.
+    A Runtime is returned as it is.
+
+    Raises ConfigError for ``None`` if gevent has patched only one of the two, for ``"threads"`` if
+    threads are greenlets, for another value, and if gevent patched the process after the first use.
     """
     if isinstance(runtime, Runtime):
         world.check()

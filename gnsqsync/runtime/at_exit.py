@@ -1,4 +1,7 @@
-"""What is still open when the interpreter ends is closed then. Holds objects weakly only."""
+"""Closing of what is still open at the end of the interpreter.
+
+Knows bound methods, which it holds weakly. Must not know Readers or Writers.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,22 @@ __all__ = ["at_exit", "not_at_exit"]
 
 log: logging.Logger = logging.getLogger("gnsqsync")
 
-# A set that keeps its order. Those of objects that are gone are equal to themselves only.
+# Methods to call, in order; the values mean nothing. References to dead objects are never equal.
 _open: dict[WeakMethod[Callable[[], object]], None] = {}
+# Says which thread has installed the hook of atexit.
 _once: dict[str, object] = {}
 
 
 def at_exit(method: Callable[[], object]) -> None:
     """Call the bound ``method`` when the interpreter ends, if its object lives then.
 
-    Our threads are daemons. The interpreter waits for other threads before it runs any atexit hook,
-    so a hook that ends them would never run.
+    Our threads are daemons for this reason: the interpreter waits for other threads before it runs
+    atexit hooks, so a hook that ends such threads would never run.
     """
     token = object()
     if _once.setdefault("installed", token) is token:
         atexit.register(_close_all)
-    # An object that was forgotten without a close has no other end.
+    # Dead references stay until here, because an object without a close does not remove its own.
     for known in list(_open):
         if known() is None:
             _open.pop(known, None)
@@ -33,7 +37,7 @@ def at_exit(method: Callable[[], object]) -> None:
 
 
 def not_at_exit(method: Callable[[], object]) -> None:
-    """It was closed in time."""
+    """Forget a method whose object was closed in time."""
     _open.pop(WeakMethod(method), None)
 
 

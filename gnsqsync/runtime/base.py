@@ -1,6 +1,6 @@
-"""The contract of a runtime: what the floors above may ask of threads or greenlets.
+"""Contract of a runtime: the services that threads or greenlets offer to the floors above.
 
-Knows no implementation; nothing here creates a thread, lock or socket.
+Knows no implementation. Creates no thread, lock or socket.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = [
 ]
 
 After: TypeAlias = Callable[[float, Callable[[], None]], None]
-"""Has a function called in so many seconds, as ``Timer.after``."""
+"""``after(seconds, function)`` calls the function in that many seconds, as ``Timer.after``."""
 Limit: TypeAlias = Callable[[Callable[[Any], Any], Any], Any]
-"""``limit(fn, argument)``: calls it, for a limited time."""
+"""``limit(fn, argument)`` returns ``fn(argument)``, which it interrupts after a limited time."""
 
 
 class Mutex(Protocol):
-    """A lock to use by ``with`` only."""
+    """A lock for use with ``with`` only."""
 
     def __enter__(self) -> object: ...
     def __exit__(
@@ -52,14 +52,14 @@ class Mutex(Protocol):
 class Lock(Mutex, Protocol):
     """Mutual exclusion, not reentrant. A failed try-lock returns at once and never switches."""
 
-    # Without a timeout (seconds) there is no limit.
+    # A missing timeout (seconds) means no limit.
     def acquire(self, blocking: bool = True, timeout: float = ...) -> bool: ...
     def release(self) -> None: ...
     def locked(self) -> bool: ...
 
 
 class Event(Protocol):
-    """A flag to wait for. ``set()`` may be called by a signal handler; any number may wait."""
+    """A flag to wait for. A signal handler may call ``set()``; any number of tasks may wait."""
 
     def set(self) -> None: ...
     def clear(self) -> None: ...
@@ -68,7 +68,7 @@ class Event(Protocol):
 
 
 class Latch(Protocol):
-    """An event that is set once. ``release()`` may be repeated; any number may wait."""
+    """An event that is set once. ``release()`` may be repeated; any number of tasks may wait."""
 
     @property
     def released(self) -> bool: ...
@@ -77,9 +77,9 @@ class Latch(Protocol):
 
 
 class Queue(Protocol):
-    """Unbounded and first in, first out. ``put()`` never blocks; signal handlers may call it.
+    """Unbounded, first in first out. ``put()`` never blocks; signal handlers may call it.
 
-    ``get()`` waits for ever; ``get_nowait()`` raises the builtin TimeoutError when it is empty.
+    ``get()`` waits for ever. ``get_nowait()`` raises the builtin TimeoutError on an empty queue.
     """
 
     @property
@@ -92,7 +92,7 @@ class Queue(Protocol):
 
 
 class TimedQueue(Queue, Protocol):
-    """A Queue, dearer, whose ``get()`` raises TimeoutError after ``timeout`` seconds."""
+    """A more expensive Queue, whose ``get()`` raises TimeoutError after ``timeout`` seconds."""
 
     def get(self, timeout: float | None = None) -> Any: ...
 
@@ -107,10 +107,10 @@ class Task(Protocol):
     @property
     def is_current(self) -> bool: ...
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for its end; whether it has ended. False at once when called by the task itself."""
+        """Wait for its end. Return True if it has ended; False at once if it waits for itself."""
 
     def stack(self) -> str:
-        """Where its code is, as a traceback shows it; "" where it has ended. From any thread."""
+        """Return its stack as a traceback shows it, or "" after its end. From any thread."""
 
 
 class Socket(Protocol):
@@ -123,31 +123,33 @@ class Socket(Protocol):
     local: str
 
     def recv(self, size: int) -> bytes:
-        """What has arrived, at most ``size`` bytes; b"" at EOF and after ``shutdown()``.
+        """Return at most ``size`` bytes that have arrived; b"" at EOF and after ``shutdown()``.
 
-        Waits at most the read timeout, then raises TimeoutError; OSError when broken.
+        Waits at most the read timeout, then raises TimeoutError. Raises OSError if it is broken.
         """
 
     def receive(self, chunks: deque[bytes], size: int) -> None:
-        """As ``recv``, but appends to ``chunks``. If another task or a signal throws an exception
-        in, what was received is there."""
+        """Do as ``recv``, but append to ``chunks``.
+
+        If a kill or signal throws an exception in, all received bytes are there.
+        """
 
     def send(self, data: bytes | memoryview) -> int:
-        """Give ``data`` to the kernel without waiting: the bytes it took, 0 when it is full.
+        """Pass ``data`` to the kernel without a wait. Return the bytes it took, 0 if it is full.
 
-        Raises OSError when the connection is broken.
+        Raises OSError if the connection is broken.
         """
 
     def wait_writable(self, timeout: float | None) -> bool:
-        """Wait until ``send()`` can take bytes, or would raise; False after ``timeout`` seconds."""
+        """Wait until ``send()`` can take bytes or would raise. False after ``timeout`` seconds."""
 
     def set_read_timeout(self, seconds: float | None) -> None:
-        """How long ``recv()`` waits, from its next call on. None is for ever."""
+        """Set the seconds that ``recv()`` waits, from its next call on. None means no limit."""
 
     def peer_has_ended(self) -> bool:
-        """Whether the peer's EOF has arrived, whatever is unread before it. Never switches.
+        """Return True if the peer's EOF has arrived, even behind unread bytes. Never switches.
 
-        False where the kernel does not tell. A unix socket needs no such question: once the peer
+        Returns False if the kernel does not tell. A unix socket does not need this: once the peer
         has ended it, ``send()`` takes nothing.
         """
 
@@ -155,13 +157,13 @@ class Socket(Protocol):
         """Send EOF after what was sent; receiving goes on. Never raises."""
 
     def shutdown(self) -> None:
-        """End both directions: wakes ``recv()`` and ``wait_writable()`` of others. Never raises."""
+        """End both directions. Wakes waiting ``recv()`` and ``wait_writable()``. Never raises."""
 
     def close(self) -> None:
         """Close the descriptor. ``shutdown()`` and the end of other tasks' calls come first."""
 
     def abandon(self) -> None:
-        """For a fork's child: let go of the descriptor at once; the parent's connection lives on.
+        """Let go of the descriptor at once, in a forked child. The parent's connection lives on.
 
         A later ``shutdown()`` here does not reach the parent's connection either.
         """
@@ -170,93 +172,94 @@ class Socket(Protocol):
 
 
 class Cutter(Protocol):
-    """Ends the one ``connect()`` that it is given to."""
+    """Handle to end the one ``connect()`` that it is given to."""
 
     def cut(self) -> None:
-        """Make it raise OSError soon. From any task, also before it; takes no lock, never raises.
+        """Make that call raise OSError soon. From any task, even before it. No lock, never raises.
 
-        A look-up of the host name that is under way ends first.
+        A look-up of the host name that is under way is not interrupted.
         """
 
 
 class Runtime(ABC):
     """Threads or greenlets: the only maker of tasks, locks, queues and sockets in the package.
 
-    Made by ``gnsqsync.runtime.choose()`` at first use, never at import. Blocking calls may be
-    left by a BaseException (GreenletExit, gevent.Timeout, KeyboardInterrupt). Then nothing stays
-    locked.
+    Made by ``gnsqsync.runtime.choose()`` at first use, never at import. A BaseException
+    (GreenletExit, gevent.Timeout, KeyboardInterrupt) may end any blocking call. Nothing stays
+    locked after it.
     """
 
     name: str
-    # Whether tasks run until they wait, so that gather() is cheap and does something.
+    # True if tasks run until they wait, so that gather() is cheap and has an effect.
     gathers: bool = False
-    # Whether all that it makes belongs to one OS thread.
+    # True if all objects of the runtime belong to one OS thread.
     has_home_thread: bool = False
     now: Callable[[], float] = staticmethod(time.monotonic)
 
     @property
     def kin(self) -> Hashable:
-        """Runtimes with an equal ``kin`` may use each other's tasks, locks and events."""
+        """Key of the runtimes that may use each other's tasks, locks and events."""
         return self
 
     @abstractmethod
     def spawn(self, name: str, fn: Callable[..., object], *args: Any) -> Task:
-        """Run ``fn(*args)`` in a daemon task called ``name``; what it raises is logged.
+        """Run ``fn(*args)`` in a daemon task called ``name``. Its exceptions are logged.
 
-        Raises ConfigError when gevent patched the process after the first use.
+        Raises ConfigError if gevent patched the process after the first use.
         """
 
     def check_thread(self) -> None:
-        """ConfigError where the calling OS thread cannot use what the runtime has made."""
+        """Raise ConfigError if the calling OS thread cannot use objects of this runtime."""
         return
 
     def longest_wait_to_run(self) -> float:
-        """Seconds that a task which could go on may wait for others, as far as that is known."""
+        """Return an estimate in seconds of how long a runnable task may wait for others."""
         return 0.0
 
     @abstractmethod
     def current(self) -> int:
-        """A number that tells the running thread or greenlet from all others that are alive."""
+        """Return a number that is unique among running threads or greenlets."""
 
     @abstractmethod
     def lock(self) -> Lock:
-        """A new, free lock."""
+        """Return a new, free lock."""
 
     @abstractmethod
     def mutex(self) -> Mutex:
-        """A new lock for a few instructions. Nothing waits while it is held.
+        """Return a new lock for a few instructions. No task waits while it holds the lock.
 
-        Reentrant, so that a signal handler that publishes does not wait for what it interrupts.
-        Cheap, also around greenlets: it is a native lock, and no greenlet switches under it.
+        The lock is reentrant, so that a signal handler that publishes does not wait for the code
+        that it interrupts. It is native, and so cheap around greenlets, too: no greenlet switches
+        while it holds the lock.
         """
 
     @abstractmethod
     def event(self) -> Event:
-        """A new event that is not set."""
+        """Return a new event that is not set."""
 
     @abstractmethod
     def latch(self) -> Latch:
-        """A new latch. Cheap: a publish makes one."""
+        """Return a new latch. Cheap, because each publish may make one."""
 
     def rough_latch(self) -> Latch:
-        """A new latch for one waiter, whose waits may end 10 ms late. The cheapest there is."""
+        """Return a latch for one waiter, whose waits may end 10 ms late. The cheapest latch."""
         return self.latch()
 
     @abstractmethod
     def gather(self) -> None:
-        """Let every task run that could run now, before the caller goes on; if ``gathers``."""
+        """Let every runnable task run before the caller goes on, if ``gathers`` is true."""
 
     @abstractmethod
     def queue(self) -> Queue:
-        """A new, empty queue."""
+        """Return a new, empty queue."""
 
     @abstractmethod
     def timed_queue(self) -> TimedQueue:
-        """A new, empty queue to wait at with a limit."""
+        """Return a new, empty queue that supports waits with a limit."""
 
     @abstractmethod
     def cutter(self) -> Cutter:
-        """For a ``connect()`` that another task may cut short."""
+        """Return a handle for a ``connect()`` that another task may end early."""
 
     @abstractmethod
     def connect(
@@ -266,7 +269,7 @@ class Runtime(ABC):
         local: Address | None = None,
         cutter: Cutter | None = None,
     ) -> Socket:
-        """Connect to ``address`` within ``timeout`` seconds, from ``local`` when given.
+        """Connect to ``address`` within ``timeout`` seconds, from ``local`` if given.
 
         All addresses of a name are tried, each with its share of the time. TCP connections get
         TCP_NODELAY and SO_KEEPALIVE. Raises OSError (TimeoutError when out of time); the text
@@ -275,27 +278,27 @@ class Runtime(ABC):
 
     @abstractmethod
     def call_blocking(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """``fn(*args)``, a call that blocks on sockets of its own (requests), and its result."""
+        """Return ``fn(*args)``, a call that blocks on sockets of its own (requests)."""
 
     @abstractmethod
     def time_limit(self, seconds: float, interrupt: type[BaseException], after: After) -> Limit:
-        """A Limit: the call returns and raises what the function does.
+        """Return a Limit, which calls a function and returns or raises what the function does.
 
-        When it has run for ``seconds``, ``interrupt`` is raised in it: on threads as soon as the
-        thread runs Python code, on greenlets where it waits. That happens once in a call, and not
-        after its end: not in the caller, not in the next call. ``after`` may be used for as long as
-        the limit is.
+        When the function has run for ``seconds``, ``interrupt`` is raised in it. On threads this
+        happens as soon as the thread runs Python code, on greenlets where it waits. It happens at
+        most once in a call and never after its end, so the caller is not interrupted.
+        ``after`` must work for as long as the limit is used.
         """
 
     def on_fork(self, method: Callable[[], object]) -> None:
-        """Call the bound ``method`` in the child after each fork; it is held weakly.
+        """Call the bound ``method`` in the child after each fork. It is held weakly.
 
-        Order is that of registration. An exception is logged and does not stop the others.
+        Methods are called in the order of registration. Exceptions are logged.
         """
         if not isinstance(method, MethodType):
             raise TypeError(f"on_fork() takes a bound method, not {method!r}")
         fork.register(method)
 
 
-# What users say; a Runtime is for tests.
+# Values that users give. A Runtime object is for tests.
 RuntimeLike: TypeAlias = Literal["threads", "gevent"] | Runtime

@@ -1,6 +1,6 @@
-"""One HTTP request under way: until when it may last, and how another task ends it.
+"""HTTP request under way: its deadline, and how another task ends it.
 
-Knows sockets and descriptors; knows nothing of requests, urllib3 and NSQ.
+Knows sockets and descriptors. Must not know requests, urllib3 or NSQ.
 """
 
 from __future__ import annotations
@@ -19,43 +19,46 @@ __all__ = ["Call"]
 
 
 class Call:
-    """The requests of one session, one at a time.
+    """Time and connections of the requests of one session, one request at a time.
 
     It holds a duplicate of the descriptor of each connection that a request uses. So ``cut`` ends
-    the connection, whichever object has its socket at the moment: TLS takes it over, responses keep
-    it. ``_lock`` guards the duplicates. ``cut`` only tries the lock; its holder checks ``is_cut``
+    the connection, whichever object holds its socket: TLS takes it over, and responses keep it.
+    ``_lock`` guards the duplicates. ``cut`` only tries the lock, and its holder checks ``is_cut``
     afterwards.
     """
 
     def __init__(self) -> None:
+        # Time (monotonic seconds) at which the request must be over.
         self.deadline: float = math.inf
+        # True once ``cut`` was called.
         self.is_cut: bool = False
-        # Native, because the request may run in another OS thread than the one that cuts it.
+        # Native locks, because another OS thread than that of the request may cut it.
         new_lock = world.native("_thread", "allocate_lock")
         self._native_socket = world.native("socket", "socket")
         self._lock = new_lock()
         self._cutter = Cutter(new_lock(), self._wake_dial)
+        # Duplicates of the sockets that the request uses.
         self._held: list[Any] = []
 
     def begin(self, deadline: float) -> None:
-        """A request that is over at ``deadline`` (monotonic seconds)."""
+        """Begin a request that must be over at ``deadline`` (monotonic seconds)."""
         self.deadline = deadline
 
     def end(self) -> None:
-        """The request is over; its connections may live on."""
+        """End the request. Its connections may live on."""
         with self._lock:
             while self._held:
                 self._held.pop().close()
 
     def left(self, timeout: float | None) -> float:
-        """How long it may wait now, ``timeout`` at most; TimeoutError after the deadline."""
+        """Return the seconds it may wait, at most ``timeout``. TimeoutError after the deadline."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("the answer does not end")
         return left if timeout is None else min(timeout, left)
 
     def connect(self, address: Address, timeout: float | None) -> Any:
-        """A socket of the module, patched or not, whose time-out is ``timeout``."""
+        """Return a connected socket of the socket module, patched or not, with this timeout."""
         net = Net(socket.socket, _look_up)
         sock = connect(net, address, self.left(timeout), None, self._cutter)
         sock.settimeout(timeout)
@@ -63,7 +66,7 @@ class Call:
         return sock
 
     def hold(self, sock: Any) -> None:
-        """The request uses this connection."""
+        """Note a connection that the request uses."""
         own = self._native_socket(fileno=os.dup(sock.fileno()))
         with self._lock:
             self._held.append(own)
@@ -71,9 +74,9 @@ class Call:
             self.cut()
 
     def cut(self) -> None:
-        """Make the request fail soon, and each later one. From any task; never raises or waits.
+        """Make the request fail soon, and later ones too. From any task; never raises or waits.
 
-        A look-up of the host name that is under way ends first.
+        A look-up of the host name that is under way is not interrupted.
         """
         self.is_cut = True
         self._cutter.cut()
@@ -88,14 +91,14 @@ class Call:
         if isinstance(sock, self._native_socket):
             _shut(sock)
         else:
-            sock.close()  # which is what wakes a greenlet in connect()
+            sock.close()  # wakes a greenlet in connect()
 
 
 def _shut(sock: Any) -> None:
     try:
         sock.shutdown(socket.SHUT_RDWR)
     except OSError:
-        pass  # not connected yet, or no more
+        pass  # not connected yet, or not any more
 
 
 def _look_up(host: str, port: int, timeout: float) -> list[Any]:

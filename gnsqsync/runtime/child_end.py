@@ -1,6 +1,6 @@
-"""The end of a forked child, which is like the end of a program that was never forked.
+"""End of a forked child, made like the end of a program that was never forked.
 
-Knows the interpreter and a limit in seconds; knows neither Readers nor the parent.
+Knows the interpreter and a limit in seconds. Must not know Readers or the parent.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ __all__ = ["end_child", "leave_to_parent"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.supervisor")
 
-# Seconds for the log line about an end that takes too long: a hook may hold the lock of the log.
+# Seconds to log that the end takes too long, because a hook may hold the lock of the log.
 _TELL_SECONDS = 5.0
-# Upper bound in seconds of the limit. A lock cannot wait for infinity.
+# Upper bound in seconds of the limit, because a lock cannot wait for infinity.
 _LONGEST = 86400.0
 
 
 def leave_to_parent() -> None:
-    """Keep the end of this child from what belongs to its parent; called right after the fork.
+    """Keep this child's end away from what belongs to its parent. Called right after the fork.
 
-    The parent's temporary folders and other finalizers are not run here, and multiprocessing does
-    not end the parent's processes.
+    Finalizers of the parent, such as those of temporary folders, do not run here, and
+    multiprocessing does not end the parent's processes.
     """
     # Neither registry is public. An interpreter without them has nothing to leave.
     for finalizer in list(getattr(weakref.finalize, "_registry", ())):
@@ -40,11 +40,11 @@ def leave_to_parent() -> None:
 
 
 def end_child(code: int, seconds: float) -> NoReturn:
-    """End this process with the exit code, after what an interpreter does at its end.
+    """End this process with the exit code, after the work of an interpreter's end.
 
-    Threads that are no daemons are joined, and functions registered with atexit are called, also
-    those that the parent registered before the fork. An end that takes more than ``seconds`` is cut
-    short with an ERROR, and a code of 0 becomes 1.
+    Threads that are not daemons are joined. Functions registered with atexit are called, even those
+    that the parent registered before the fork. An end that takes more than ``seconds`` is cut short
+    with an ERROR, and a code of 0 becomes 1.
     """
 
     def tell() -> None:
@@ -61,13 +61,13 @@ def end_child(code: int, seconds: float) -> NoReturn:
 
     with Watchdog(min(seconds, _LONGEST), cut_short):
         try:
-            # The order of the interpreter. atexit has no public name for it; uWSGI calls this one.
+            # The interpreter's order. atexit has no public name for this; uWSGI uses it, too.
             threading._shutdown()  # type: ignore[attr-defined]
             atexit._run_exitfuncs()
         except BaseException:  # noqa: BLE001 - a hook has failed, and the child ends in any case
             sys.excepthook(*sys.exc_info())
         for stream in (sys.stdout, sys.stderr):
-            # A pipe whose reader has left.
+            # The reader of a pipe may have left.
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         os._exit(code)

@@ -1,6 +1,6 @@
-"""Dialling, the same for native and gevent sockets, and what these share.
+"""Dialling, and the parts of a connected socket that native and gevent sockets share.
 
-Knows addresses, socket options and the sharing of a deadline; knows no thread and no greenlet.
+Knows addresses, socket options and the division of a deadline. Must not know threads or greenlets.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ __all__ = [
     "wait_ready",
 ]
 
-# MSG_NOSIGNAL: an application may have set SIGPIPE back to its deadly default.
+# MSG_NOSIGNAL: an application may have set SIGPIPE back to its default, which kills the process.
 SEND_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
 
-# What Linux tells of a TCP connection begins with its state; this is that of one that the peer has
-# ended and we have not.
+# On Linux, the first byte of TCP_INFO is the state. CLOSE_WAIT means that the peer has ended the
+# connection and we have not.
 _TELLS_STATE = sys.platform == "linux"
 _CLOSE_WAIT = b"\x08"
-# Whether shutdown() ends a connect() that waits in another thread. Where not, as on macOS, the
-# dialler looks this often (seconds) whether it was cut short.
+# True if shutdown() ends a connect() that waits in another thread. Elsewhere, as on macOS, the
+# dialler looks once in this many seconds whether it was cut.
 _SHUTDOWN_WAKES = sys.platform == "linux"
 _SLICE_SECONDS = 0.1
 
-# Seconds that a socket waits at most, in one wait: a kernel takes no infinity, and not all numbers.
+# Upper bound in seconds of one wait of a socket: a kernel takes no infinity, nor all numbers.
 LONGEST = 86400.0
 
-# (family, address as the socket module wants it)
+# (family, address in the form of the socket module)
 Target = tuple[int, Any]
 
 
 class Net(NamedTuple):
-    """A socket class, and its getaddrinfo bound to a time limit in seconds where it can be."""
+    """A socket class, and its getaddrinfo, with a limit in seconds where one is possible."""
 
     socket: Callable[[int, int], Any]
     getaddrinfo: Callable[[str, int, float], list[Any]]
 
 
 class Cutter:
-    """The socket of a dial under way, and how another task wakes the one that waits.
+    """Holder of the socket of a dial under way, through which another task wakes the dialler.
 
-    ``wake(sock)`` is given that socket. ``lock`` keeps it from being closed meanwhile.
+    ``wake(sock)`` is called with that socket. ``lock`` keeps the socket open meanwhile.
     """
 
     def __init__(self, lock: Lock, wake: Callable[[Any], None]) -> None:
@@ -71,7 +71,7 @@ class Cutter:
 
     def cut(self) -> None:
         self.is_cut = True
-        # The dial takes it only to change the socket, and checks is_cut afterwards.
+        # The dialler takes the lock only to change the socket, and checks is_cut afterwards.
         if self._lock.acquire(False):
             try:
                 if self._sock is not None:
@@ -80,7 +80,7 @@ class Cutter:
                 self._lock.release()
 
     def watch(self, sock: Any) -> None:
-        """This is the socket now, or None; OSError when the dial was cut short."""
+        """Set the socket of the dial, or None. Raises OSError if the dial was cut."""
         with self._lock:
             self._sock = sock
         if self.is_cut and sock is not None:
@@ -88,7 +88,7 @@ class Cutter:
 
 
 class Connected:
-    """A connected socket, but for what waits: reading, writing, and time limits."""
+    """A connected socket without the calls that wait: reading, writing and time limits."""
 
     __slots__ = ("_sock", "_tells_state", "local", "peer")
 
@@ -99,7 +99,7 @@ class Connected:
         self.local: str = name_of(sock.family, sock.getsockname())
 
     def peer_has_ended(self) -> bool:
-        # Unlike a poll this call keeps the GIL: a send that follows it does so at once.
+        # Unlike a poll, getsockopt keeps the GIL, so that a send after it follows at once.
         return (
             self._tells_state
             and self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == _CLOSE_WAIT
@@ -115,7 +115,7 @@ class Connected:
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # closed or reset before: nobody waits in recv() then
+            pass  # closed or reset before: no recv() waits then
 
     def close(self) -> None:
         self._sock.close()
@@ -135,14 +135,14 @@ def connect(
     local: Address | None,
     cutter: Cutter | None = None,
 ) -> Any:
-    """A connected, blocking socket of ``net``; the rules are those of ``Runtime.connect``."""
+    """Return a connected, blocking socket of ``net``, by the rules of ``Runtime.connect``."""
     timeout = min(timeout, LONGEST)
     deadline = time.monotonic() + timeout
     targets = _resolve(net, address, timeout)
     failures: list[tuple[str, OSError]] = []
     for index, (family, where) in enumerate(targets):
-        # An equal share for each that is left: one address that swallows packets must not
-        # eat the time of the others.
+        # Each address left gets an equal share, so that one that swallows packets does not use up
+        # the time of the others.
         share = (deadline - time.monotonic()) / (len(targets) - index)
         if share <= 0:
             break
@@ -156,14 +156,14 @@ def connect(
     try:
         raise _failure(address, timeout, failures)
     finally:
-        # The errors refer to this frame, and the frame to them: end that circle.
+        # The errors refer to this frame and the frame to them; this ends the circle.
         failures.clear()
 
 
 def _resolve(net: Net, address: Address, timeout: float) -> list[Target]:
     if address.path:
         return [(socket.AF_UNIX, address.path)]
-    # A number needs no look-up, which under gevent is a trip through a native thread.
+    # An IP needs no look-up, which under gevent is a trip through a native thread.
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             socket.inet_pton(family, address.host)
@@ -211,12 +211,12 @@ def _connect_one(
                 cutter.watch(None)
         if family != socket.AF_UNIX:
             if sock.getsockname() == sock.getpeername():
-                # A dial to a free port of the ephemeral range can meet itself.
+                # A dial to a free port of the ephemeral range can connect to itself.
                 raise ConnectionRefusedError(errno.ECONNREFUSED, "connected to itself")
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.settimeout(None)
-    except BaseException:  # also one from outside: nobody else knows the socket
+    except BaseException:  # even a kill: no other code knows the socket
         sock.close()
         raise
     return sock
@@ -250,7 +250,7 @@ def _bind(net: Net, sock: Any, family: int, local: Address, timeout: float) -> N
 
 
 def _failure(address: Address, timeout: float, failures: list[tuple[str, OSError]]) -> OSError:
-    """One error for all attempts, of the class of the first that was not a time-out."""
+    """Return one error for all attempts, of the class of the first that was no timeout."""
     known = [error for _, error in failures if error.errno is not None]
     if not known:
         return TimeoutError(f"no connection to {address} within {timeout:g} seconds")
@@ -258,21 +258,21 @@ def _failure(address: Address, timeout: float, failures: list[tuple[str, OSError
         text = known[0].strerror or str(known[0])
     else:
         text = "; ".join(f"{name}: {error.strerror or error}" for name, error in failures)
-    # OSError() chooses its subclass by the number.
+    # OSError() chooses its subclass by the error number.
     return OSError(known[0].errno, f"cannot connect to {address}: {text}")
 
 
 def name_of(family: int, where: Any) -> str:
-    """A socket address as text: ``host:port``, ``[ipv6]:port`` or ``unix:///path``."""
+    """Return a socket address as text: ``host:port``, ``[ipv6]:port`` or ``unix:///path``."""
     if family == socket.AF_UNIX:
         return f"unix://{os.fsdecode(where)}"
     return str(Address(where[0], where[1]))
 
 
 def peer_of(sock: Any, address: Address | None = None) -> str:
-    """The other end of ``sock`` as text; ``address`` where the kernel does not know it any more.
+    """Return the other end of ``sock`` as text; ``address`` if the kernel has forgotten it.
 
-    At the accepting end of a unix socket it is ``unix://``: the other end is seldom bound.
+    At the accepting end of a unix socket this is ``unix://``, as the other end is seldom bound.
     """
     try:
         return name_of(sock.family, sock.getpeername())
@@ -281,7 +281,7 @@ def peer_of(sock: Any, address: Address | None = None) -> str:
 
 
 def wait_ready(sock: Any, condition: int, timeout: float | None) -> bool:
-    """Whether a native socket is ready, broken or shut down before ``timeout`` seconds are over."""
+    """Wait up to ``timeout`` seconds. Return True if a native socket is ready, broken or shut."""
     descriptor = sock.fileno()
     if descriptor < 0:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))

@@ -1,6 +1,6 @@
-"""Whether an asyncio event loop runs on the calling thread, which a blocking call would stop.
+"""Detection of an asyncio event loop on the calling thread, which a blocking call would stop.
 
-Imports no asyncio: a process without it pays nothing.
+Does not import asyncio, so that a process without it pays nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ __all__ = ["running_loop_finder", "warn_that_start_blocks"]
 
 
 def running_loop_finder() -> Callable[[], object] | None:
-    """What tells the event loop that runs on the calling thread, or None; it costs little.
+    """Return a cheap function that returns the event loop of the calling thread, or None.
 
-    None in place of it: the process has not imported asyncio.
+    Returns None in place of the function if the process has not imported asyncio.
     """
     find: Callable[[], object] | None
     find = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
@@ -23,7 +23,7 @@ def running_loop_finder() -> Callable[[], object] | None:
 
 
 def warn_that_start_blocks() -> None:
-    """By a blocking ``start()``: RuntimeWarning at its caller where a loop runs on this thread."""
+    """Warn the caller of a blocking ``start()`` if an event loop runs on this thread."""
     find = running_loop_finder()
     if find is not None and find() is not None:
         warnings.warn(

@@ -1,6 +1,6 @@
-"""Sockets of greenlets: one descriptor each, of which gevent's hub says when it is ready.
+"""Sockets of greenlets: one descriptor each, whose readiness gevent's hub reports.
 
-Knows gevent's hub and loop, and nothing of what runs in the greenlets.
+Knows gevent's hub and loop. Must not know what runs in the greenlets.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from gnsqsync.runtime.dial import LONGEST, SEND_FLAGS
 __all__ = ["GreenletSocket"]
 
 _now = Runtime.now
-# Seconds that other greenlets wait at most for one whose receives find data at once.
+# Longest seconds that other greenlets wait for one whose receives find data at once.
 _YIELD_SECONDS = 0.01
 
 
 class _ReadLimit:
-    """How long a receive may wait, with one timer for all receives of a socket.
+    """Time limit of receives, with one timer for all receives of a socket.
 
-    The timer is not set anew by each of them: when it ends it is set for what is left of the last
-    one. A timer for each receive costs 7 us.
+    A receive does not restart the timer. When the timer ends, it is set to the rest of the last
+    receive's time. A timer for each receive would cost 7 us.
     """
 
     __slots__ = ("_peer", "_timer", "began", "seconds", "waiter")
@@ -36,20 +36,20 @@ class _ReadLimit:
     def __init__(self, peer: str) -> None:
         self._peer = peer
         self.seconds: float | None = None
-        # The greenlet that receives, and since when.
+        # Greenlet that receives, or None, and the time at which it began.
         self.waiter: Any = None
         self.began = 0.0
-        # While it runs.
+        # The timer, while it runs.
         self._timer: Any = None
 
     def set(self, seconds: float | None) -> None:
-        """From the next receive on; by the greenlet that receives."""
+        """Set the limit from the next receive on. By the greenlet that receives."""
         self.seconds = None if seconds is None else min(seconds, LONGEST)
-        # It may end too late.
+        # A timer that runs may end too late for the new limit.
         self.close()
 
     def begin(self) -> None:
-        """The running greenlet receives from now on, until ``waiter`` is None again."""
+        """Begin a receive of the running greenlet, which lasts until ``waiter`` is None again."""
         if self.seconds is not None:
             self.began = _now()
             self.waiter = gevent.getcurrent()
@@ -57,12 +57,12 @@ class _ReadLimit:
                 self._run(self.seconds)
 
     def _run(self, seconds: float) -> None:
-        # ref: it keeps no event loop running that has nothing else to do.
+        # ref=False: the timer alone must not keep an event loop running.
         self._timer = gevent.get_hub().loop.timer(max(seconds, 0.0), ref=False)
         self._timer.start(self._look)
 
     def _look(self) -> None:
-        """By the hub: end the receive when its time is over."""
+        """End the receive if its time is over. By the hub."""
         self.close()
         waiter, seconds = self.waiter, self.seconds
         if waiter is None or seconds is None:
@@ -87,17 +87,18 @@ class GreenletSocket(dial.Connected):
 
     def __init__(self, sock: Any, peer: str) -> None:
         super().__init__(sock, peer)
+        # True once ``shutdown`` was called.
         self._ended = False
         self._limit = _ReadLimit(peer)
-        # Whether the last receive was large, so that there is probably more.
+        # True if the last receive was large, so that more data is likely.
         self._more = False
         self._yielded_at = 0.0
 
     def recv(self, size: int) -> bytes:
         if self._more:
-            # A receive from a peer that is faster than we are never waits, and no other greenlet
-            # would run. So yield here. It comes before the receive: an exception that is thrown in
-            # here loses nothing.
+            # With a peer faster than we are, no receive ever waits, and no other greenlet would
+            # run. So yield here, before the receive, where an exception that is thrown in loses no
+            # data.
             now = _now()
             if now - self._yielded_at > _YIELD_SECONDS:
                 self._yielded_at = now
@@ -109,7 +110,7 @@ class GreenletSocket(dial.Connected):
         except TimeoutError:
             raise
         except OSError:
-            # shutdown() cancels the wait with EBADF; the next recv() would find EOF.
+            # shutdown() cancels the wait with EBADF. A later recv() would find EOF.
             if self._ended:
                 return b""
             raise
@@ -119,7 +120,7 @@ class GreenletSocket(dial.Connected):
         return data
 
     def receive(self, chunks: deque[bytes], size: int) -> None:
-        # A greenlet is thrown into only where it waits, and that is before anything is received.
+        # gevent throws into a greenlet only where it waits, which is before any data came.
         chunks.append(self.recv(size))
 
     def send(self, data: bytes | memoryview) -> int:
@@ -154,8 +155,8 @@ class GreenletSocket(dial.Connected):
     def abandon(self) -> None:
         descriptor = self._sock.fileno()
         if descriptor >= 0:
-            # gevent closes later, when its hub runs, which in a fork's child may be never; and
-            # a copied greenlet must not reach the parent's connection until then.
+            # gevent closes later, when its hub runs, which in a child may be never. Until then, a
+            # copied greenlet must not reach the parent's connection.
             null = os.open(os.devnull, os.O_RDWR)
             os.dup2(null, descriptor, inheritable=False)
             os.close(null)

@@ -1,7 +1,7 @@
-"""The runtime of gevent: greenlets, gevent's locks and sockets, patched process or not.
+"""Runtime of gevent: greenlets, gevent's locks and sockets, in a patched process or not.
 
-Knows nothing of what runs in the greenlets. Imported by ``choose()`` only, so that gevent is
-loaded by those who use it.
+Must not know what runs in the greenlets. Only ``choose()`` imports it, so that a process without
+gevent does not load gevent.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ logger: logging.Logger = logging.getLogger("gnsqsync.runtime")
 class GreenletRuntime(base.Runtime):
     """Greenlets in the hub of the OS thread that made the runtime.
 
-    Its objects belong to that thread. Making one from another OS thread (a native pool, a
-    thread in an unpatched process) raises ConfigError; give each such thread a Reader or
-    Writer of its own. What only appends, releases or sends without waiting works from there.
+    Its objects belong to that thread. Another OS thread (a native pool, a thread in an unpatched
+    process) that makes an object gets ConfigError; give each such thread a Reader or Writer of its
+    own. Calls that only append, release or send without a wait work from there.
     """
 
     name = "gevent"
@@ -68,10 +68,10 @@ class GreenletRuntime(base.Runtime):
             )
 
     def _in_child(self) -> None:
-        """End the greenlets that the fork has copied, as it ends threads.
+        """End the greenlets that the fork has copied, as a fork ends threads.
 
-        They end with GreenletExit when the child's hub runs for the first time. The one that
-        forked lives on.
+        They end with GreenletExit when the child's hub first runs. The greenlet that forked lives
+        on.
         """
         if not gevent.monkey.is_object_patched("os", "fork"):
             gevent.reinit()  # the event loop still shares its epoll with the parent
@@ -109,11 +109,11 @@ class GreenletRuntime(base.Runtime):
         return _Latch()
 
     def rough_latch(self) -> base.Latch:
-        # A publish makes one, and its thread was looked at before.
+        # The thread is not checked: a publish makes this latch, and was checked before.
         return RoughLatch(self._clock)
 
     def gather(self) -> None:
-        # As gevent.sleep(0), but cheaper. We go on after all greenlets that are ready.
+        # Does what gevent.sleep(0) does, but cheaper: all ready greenlets run before this one.
         hub = gevent.get_hub()
         callback = hub.loop.run_callback(gevent.getcurrent().switch)
         try:
@@ -134,7 +134,7 @@ class GreenletRuntime(base.Runtime):
         return dial.Cutter(_Lock(), self._wake_dial)
 
     def _wake_dial(self, sock: Any) -> None:
-        """A close wakes the greenlet in connect(). Only the hub's thread may do that."""
+        """Wake the greenlet in connect() by a close. Only the hub's thread may do that."""
         if self._get_ident() == self._home:
             sock.close()
 
@@ -151,8 +151,8 @@ class GreenletRuntime(base.Runtime):
         return GreenletSocket(sock, dial.peer_of(sock, address))
 
     def call_blocking(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """Direct where sockets are patched, as ``fn`` then switches by itself; otherwise in
-        gevent's pool of native threads, so that the other greenlets run meanwhile."""
+        """Call ``fn`` here if sockets are patched, as it then switches itself. Otherwise call it in
+        gevent's pool of native threads, so that other greenlets run meanwhile."""
         self.check_thread()
         if self._sockets_patched:
             return fn(*args)
@@ -165,7 +165,7 @@ class GreenletRuntime(base.Runtime):
         self, seconds: float, interrupt: type[BaseException], after: base.After
     ) -> base.Limit:
         def limit(fn: Callable[[Any], Any], argument: Any) -> Any:
-            # Thrown in where the greenlet waits, so not after the end of the block.
+            # Thrown in where the greenlet waits, so never after the end of the block.
             with gevent.Timeout(seconds, interrupt):
                 return fn(argument)
 
@@ -173,7 +173,7 @@ class GreenletRuntime(base.Runtime):
 
 
 def _captured(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, BaseException | None]:
-    """What a call gives or raises: of what it raises, gevent's pool would print a traceback."""
+    """Return the result and the error of a call: gevent's pool would print an error it sees."""
     try:
         return fn(*args), None
     except BaseException as error:  # noqa: BLE001 - the caller raises it
@@ -189,12 +189,12 @@ def _look_up(host: str, port: int, timeout: float) -> list[Any]:
 def _run(
     runtime: GreenletRuntime, name: str, fn: Callable[..., object], args: tuple[Any, ...]
 ) -> None:
-    # runtime: keeps it alive, and with it its hook for forks, as long as a task runs.
+    # The argument ``runtime`` keeps it alive, with its hook for forks, while a task runs.
     try:
         fn(*args)
     except (gevent.GreenletExit, KeyboardInterrupt, SystemExit):
         raise  # gevent hands the last two to the main greenlet, where Ctrl-C belongs
-    except BaseException:  # the task ends here: nobody else tells of it
+    except BaseException:  # the task ends here, so nothing else would report it
         logger.exception("%s ended by an unexpected exception", name)
 
 
@@ -223,7 +223,7 @@ class _Task:
     def stack(self) -> str:
         if not self.alive:
             return ""
-        # A greenlet that runs has no frame of its own: it is what its thread is at.
+        # A running greenlet has no frame of its own; its thread's frame is its.
         frame = self._greenlet.gr_frame or sys._current_frames().get(self._home)
         return "" if frame is None else "".join(traceback.format_stack(frame))
 
@@ -232,7 +232,7 @@ class _Task:
 
 
 class _Lock(gevent.lock.BoundedSemaphore):  # type: ignore[misc]
-    """Not gevent.thread.LockType: its failed try-lock switches to other greenlets."""
+    """A lock. gevent.thread.LockType is no choice: its failed try-lock switches greenlets."""
 
     _OVER_RELEASE_ERROR = RuntimeError
 
@@ -241,8 +241,8 @@ class _Queue:
     __slots__ = ("_get", "empty", "put")
 
     def __init__(self) -> None:
-        # Not gevent.queue.SimpleQueue: in some versions it is the standard library's, whose
-        # get() stops all greenlets.
+        # gevent.queue.SimpleQueue is no choice: in some versions it is the standard library's,
+        # whose get() stops all greenlets.
         inner = gevent.queue.Queue()
         self.put: Callable[[Any], None] = inner.put
         self.empty: Callable[[], bool] = inner.empty

@@ -1,9 +1,9 @@
-"""The loggers of this package, which no set-up of logging disables once a program consumes.
+"""Loggers of this package, which no set-up of logging can disable once a program consumes.
 
-``dictConfig()`` and ``fileConfig()`` disable each logger that exists and that they do not name,
-unless ``disable_existing_loggers`` is False. A worker would then hide its failures.
+``dictConfig()`` and ``fileConfig()`` disable each existing logger that they do not name, unless
+``disable_existing_loggers`` is False. A worker would then hide its failures.
 
-Knows logging; knows no handler and no format.
+Knows logging. Must not know a handler of logging or a format.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ ROOT = "gnsqsync"
 
 
 class _Kept:
-    """A Logger with this class in front ignores that it is disabled.
+    """Class in front of a Logger's own class that makes it ignore that it is disabled.
 
-    A level, or a handler, still chooses what is shown.
+    A level, or a handler of logging, still chooses the lines that are shown.
     """
 
     @property
@@ -31,7 +31,7 @@ class _Kept:
 
 
 def own_loggers() -> list[logging.Logger]:
-    """Return the loggers of this package that exist, the one above the others first."""
+    """Return the existing loggers of this package, the topmost first."""
     found = [logging.getLogger(ROOT)]
     for name, logger in sorted([*logging.root.manager.loggerDict.items()], key=lambda one: one[0]):
         if name.startswith(f"{ROOT}.") and isinstance(logger, logging.Logger):
@@ -40,13 +40,13 @@ def own_loggers() -> list[logging.Logger]:
 
 
 def keep_enabled() -> None:
-    """Enable the loggers of this package, and let nothing disable them again.
+    """Enable the loggers of this package for good.
 
-    A module of the user may set up logging at any time: at its import, or in a handler that runs
-    Alembic. So enabling them once would not do.
+    To enable them once is not enough: a module of the user may set up logging at any time, at its
+    import or in a handler that runs Alembic.
     """
     for logger in own_loggers():
         if not isinstance(logger, _Kept):
             cls = type(logger)
-            # A program may have a class of its own, by logging.setLoggerClass().
+            # A program may have its own class, by logging.setLoggerClass().
             logger.__class__ = type(cls.__name__, (_Kept, cls), {})

@@ -1,8 +1,9 @@
-"""The lock that each runtime makes for a few instructions: reentrant and native.
+"""Lock that each runtime makes for a few instructions: reentrant and native.
 
 Python 3.14 may run a signal handler after ``with`` has taken a lock and before its block begins. A
-handler that raises there leaves the lock taken for good (https://github.com/python/cpython/issues/148874).
-``new_mutex`` makes a lock that is given back. Older Pythons have no such place.
+handler that raises there leaves the lock taken for good
+(https://github.com/python/cpython/issues/148874). ``new_mutex`` makes a lock that is given back
+then. Older Pythons run no handler there.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ _native: Any = world.native("_thread", "RLock")
 
 
 class _Mutex(_native):  # type: ignore[misc]
-    """A native lock that an exception leaves free while the lock is taken."""
+    """A native lock that stays free if an exception strikes while it is taken."""
 
     __slots__ = ()
 
     def __enter__(self) -> None:
-        # No handler runs between the return of a function of Python and the block.
+        # Python runs no handler between the return of this function and the block.
         try:
             self.acquire()
         except BaseException:
-            # From outside: after the lock was taken, or while this thread waited for the lock.
+            # A signal struck after the lock was taken, or while this thread waited for it.
             if self._is_owned():
                 self.release()
             raise

@@ -1,6 +1,6 @@
-"""Sockets of native threads, with time-outs in the kernel.
+"""Sockets of native threads, with timeouts in the kernel.
 
-Knows one descriptor each; nothing of threads but that several use it.
+Knows one descriptor each, and that several threads use it. Must not know more of threads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TIMEVAL = struct.Struct("@ll")
 
 
 class NativeSocket(dial.Connected):
-    """A blocking socket; the read timeout is the kernel's, so that sends know nothing of it."""
+    """A blocking socket. The kernel keeps the read timeout, so sends are not affected by it."""
 
     __slots__ = ("_read_timeout", "_recv", "_send")
 
@@ -42,7 +42,8 @@ class NativeSocket(dial.Connected):
 
     def receive(self, chunks: deque[bytes], size: int) -> None:
         try:
-            # From the system call into ``chunks`` all is C: no place where an interrupt is raised.
+            # A single call in C, so that no interrupt strikes between the receive and
+            # ``chunks``.
             chunks.extend(map(self._recv, (size,)))
         except BlockingIOError:
             raise TimeoutError(
@@ -61,7 +62,7 @@ class NativeSocket(dial.Connected):
 
     def set_read_timeout(self, seconds: float | None) -> None:
         if seconds is None:
-            whole, micros = 0, 0  # which the kernel reads as "for ever"
+            whole, micros = 0, 0  # means "for ever" to the kernel
         else:
             seconds = min(seconds, LONGEST)
             whole, micros = divmod(max(math.ceil(seconds * 1e6), 1), 1_000_000)

@@ -1,6 +1,6 @@
-"""A latch for greenlets that is cheap to wait for and a few milliseconds late.
+"""Latch for greenlets with cheap waits that may end a few milliseconds late.
 
-Knows gevent's loop and hub, and no socket and no task.
+Knows gevent's loop and hub. Must not know a socket or a task.
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ from gnsqsync.runtime.base import Runtime
 __all__ = ["Clock", "RoughLatch"]
 
 _now = Runtime.now
-# How late a RoughLatch may be, and how often its clock looks.
+# Seconds between two looks of the clock, and so the lateness of a RoughLatch.
 _TICK_SECONDS = 0.005
 
 
 class Clock:
-    """One timer for all that wait with a RoughLatch; it runs while one does."""
+    """Timer for all waits on a RoughLatch. It runs while there is a wait."""
 
     __slots__ = ("_timer", "get_ident", "home", "loop", "waiting")
 
     def __init__(self, home: int, get_ident: Callable[[], int]) -> None:
         self.home: int = home
         self.get_ident: Callable[[], int] = get_ident
+        # Waiting latches, with the times at which their waits end.
         self.waiting: dict[RoughLatch, float] = {}
-        # Of the timer, while it runs.
+        # Loop of the timer, and the timer, while it runs.
         self.loop: Any = None
         self._timer: Any = None
 
     def run(self, loop: Any) -> None:
-        # Another loop: gevent.get_hub().destroy() has ended the one before, and its timers.
+        # A new loop means that gevent.get_hub().destroy() has ended the old one with its timers.
         self.loop = loop
         self._timer = loop.timer(_TICK_SECONDS, _TICK_SECONDS)
         self._timer.start(self._tick)
@@ -52,7 +53,7 @@ class Clock:
 
 
 class RoughLatch:
-    """A bare switch to the hub and back: less than half the price of an Event with a timeout."""
+    """A bare switch to the hub and back. It costs less than half of an Event with a timeout."""
 
     __slots__ = ("_callback", "_clock", "_expired", "_waiter", "released")
 
@@ -90,7 +91,7 @@ class RoughLatch:
         clock.waiting[self] = math.inf if timeout is None else _now() + timeout
         if clock.loop is not hub.loop:
             clock.run(hub.loop)
-        # After that: a release finds the loop.
+        # Set after the timer runs, so that a release finds the loop.
         self._waiter = gevent.getcurrent()
         try:
             while not (self.released or self._expired):

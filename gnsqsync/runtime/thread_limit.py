@@ -1,6 +1,9 @@
-"""Calls on threads that an exception ends when they take too long.
+"""Calls on threads that an exception interrupts when they take too long.
 
-Knows threads and when a call is due; knows nothing of messages. Loaded only where there is a limit.
+Knows threads and the time at which a call is due. Must not know messages. Loaded only with a limit.
+
+Surprise: ``_running`` decides between a thread that ends its call and a timer that interrupts it.
+Removal from the set is atomic, and the one that removes the call decides.
 """
 
 from __future__ import annotations
@@ -15,31 +18,31 @@ from gnsqsync.runtime.base import After, Latch
 
 __all__ = ["ThreadLimit"]
 
-# When to try again to strike, in seconds, a thread that starts another one.
+# Seconds until the next try to strike a thread that starts another thread now.
 _AGAIN_SECONDS = 0.001
-# Of a call that has not returned.
+# Result of a call that has not returned.
 _NOTHING = object()
 
 
 class _Call:
-    """One that is under way: on which thread, until when, and whether it was struck."""
+    """A call under way: its thread, its deadline, and the latch of its strike."""
 
     __slots__ = ("due", "struck", "thread")
 
     def __init__(self, thread: int, due: float) -> None:
         self.thread = thread
         self.due = due
-        # Released when the exception was set; made by the timer, before it takes the call.
+        # Made by the timer before it takes the call; released when the exception was set.
         self.struck: Latch | None = None
 
 
 class ThreadLimit:
-    """``limit(fn, argument)``: what it returns or raises; after ``seconds`` it is struck, once.
+    """``limit(fn, argument)`` returns or raises what ``fn`` does. It is struck once after a time.
 
-    ``_running`` has the calls that may be struck. Removing one is atomic, and whoever removes it
-    decides: its thread, and it is not struck; or the timer, and its thread waits for the exception,
-    or takes it back. So nothing is struck after the call. There is no lock, as an exception may
-    strike between taking one and the ``try`` that gives it back.
+    ``_running`` has the calls that may be struck. Removal is atomic, and the one that removes a
+    call decides. If its thread does, the call is not struck. If the timer does, its thread waits
+    for the exception, or takes it back. So nothing is struck after the call. There is no lock,
+    because an exception may strike between taking one and the ``try`` that gives it back.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class ThreadLimit:
         self._now = now
         self._new_latch = new_latch
         self._running: set[_Call] = set()
-        # Also where nothing runs: what begins from now on is not due before that.
+        # Planned even if no call runs: a call that begins now is not due earlier.
         after(seconds, self._look)
 
     def __call__(self, fn: Callable[[Any], Any], argument: Any) -> Any:
@@ -74,8 +77,8 @@ class ThreadLimit:
         except self._interrupt:
             if error is None and result is _NOTHING:
                 raise
-            # Else it came after the end of fn: it is forgotten, and it comes once.
-        except BaseException:  # from somebody else: the next call must not be struck for this one
+            # The strike came after the end of fn, and comes only once: forget it.
+        except BaseException:  # from elsewhere: the next call must not be struck for this one
             self._end(call)
             raise
         if error is None:
@@ -86,7 +89,7 @@ class ThreadLimit:
             del error
 
     def _end(self, call: _Call) -> None:
-        """From here on the call is not struck. What was set and has not struck is taken back."""
+        """Keep the call from being struck from here on. Take back an exception that was set."""
         try:
             self._running.remove(call)
         except KeyError:
@@ -104,11 +107,11 @@ class ThreadLimit:
         self._after(next_at - now, self._look)
 
     def _strike(self, call: _Call, now: float) -> float:
-        """When to look at it again."""
+        """Strike a call that is due. Return the time of the next look at it."""
         if sys.version_info < (3, 12):
-            # Until it runs, a new thread has the id of the one that starts it: the exception would
-            # strike the new one, and the other would wait for it for ever. Under this lock no
-            # thread is made.
+            # A new thread has the id of its starter until it runs. The exception would strike the
+            # new thread, and its starter would wait for it for ever. No thread is made under this
+            # lock.
             with threading._active_limbo_lock:  # type: ignore[attr-defined]
                 if _starts_a_thread(call.thread):
                     return now + _AGAIN_SECONDS
@@ -122,7 +125,7 @@ class ThreadLimit:
         try:
             self._running.remove(call)
         except KeyError:
-            return  # it has just ended
+            return  # the call has just ended
         try:
             _set_exception(call.thread, self._interrupt)
         finally:
@@ -130,7 +133,7 @@ class ThreadLimit:
 
 
 def _starts_a_thread(thread: int) -> bool:
-    """Whether it is starting one that does not run yet."""
+    """Return True if the thread is starting another one, which does not run yet."""
     frame = sys._current_frames().get(thread)
     while frame is not None and frame.f_code is not threading.Thread.start.__code__:
         frame = frame.f_back
@@ -138,7 +141,7 @@ def _starts_a_thread(thread: int) -> bool:
 
 
 def _set_exception(thread: int, kind: type[BaseException] | None) -> None:
-    """Have the thread raise it at its next instruction; None: take back what it has not raised."""
+    """Make a thread raise at its next instruction; None takes back an exception not raised."""
     set_exception = ctypes.pythonapi.PyThreadState_SetAsyncExc
     what = None if kind is None else ctypes.py_object(kind)
     set_exception(ctypes.c_ulong(thread), what)

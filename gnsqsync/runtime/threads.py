@@ -1,7 +1,7 @@
-"""The runtime of native threads, locks and queues.
+"""Runtime of native threads, locks and queues.
 
-Takes each of them as Python made it, so that it also works where gevent patched sockets only.
-Knows nothing of what runs in the threads.
+Takes each of them as Python made it, so that it works even if gevent patched sockets only. Must not
+know what runs in the threads.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ __all__ = ["ThreadRuntime"]
 
 logger: logging.Logger = logging.getLogger("gnsqsync.runtime")
 
+# Switch intervals that a runnable thread may be passed over, as chance chooses the next thread.
 _PASSED_OVER = 5
 
 
 class ThreadRuntime(base.Runtime):
-    """Threads; every object may be used from any thread."""
+    """Threads. Any thread may use every object."""
 
     name = "threads"
 
@@ -40,7 +41,7 @@ class ThreadRuntime(base.Runtime):
         getaddrinfo = world.native("socket", "getaddrinfo")
 
         def look_up(host: str, port: int, timeout: float) -> list[Any]:
-            # The C library's look-up takes no limit. Its time counts against that for connecting.
+            # The look-up of the C library takes no limit. Its time counts as time to connect.
             found: list[Any] = getaddrinfo(host, port, type=socket.SOCK_STREAM)
             return found
 
@@ -57,8 +58,7 @@ class ThreadRuntime(base.Runtime):
         return _Task(thread)
 
     def longest_wait_to_run(self) -> float:
-        # Each of the others may keep the interpreter for its switch interval; who is next is
-        # chance, so that one may be passed over several times.
+        # Each other thread may keep the interpreter for its switch interval, several times over.
         return threading.active_count() * sys.getswitchinterval() * _PASSED_OVER
 
     def current(self) -> int:
@@ -81,7 +81,7 @@ class ThreadRuntime(base.Runtime):
         return _LoneLatch(self._new_lock)
 
     def gather(self) -> None:
-        return  # all run as it is
+        return  # threads run without it
 
     def queue(self) -> base.Queue:
         return _Queue(self._new_queue())
@@ -109,31 +109,31 @@ class ThreadRuntime(base.Runtime):
     def time_limit(
         self, seconds: float, interrupt: type[BaseException], after: base.After
     ) -> base.Limit:
-        # Here, as ctypes is not loaded without a limit.
+        # Imported here, so that ctypes is not loaded without a limit.
         from gnsqsync.runtime.thread_limit import ThreadLimit
 
         return ThreadLimit(seconds, interrupt, after, now=self.now, new_latch=self.latch)
 
 
 def _wake_dial(sock: Any) -> None:
-    """On Linux this ends the wait in connect(); elsewhere the one that dials looks by itself."""
+    """End the wait in connect() on Linux. Elsewhere the dialler looks at the Cutter itself."""
     try:
         sock.shutdown(socket.SHUT_RDWR)
     except OSError:
-        pass  # not connected: the one that waits is woken all the same
+        pass  # not connected: the waiting dialler is woken all the same
 
 
 def _run(fn: Callable[..., object], args: tuple[Any, ...]) -> None:
     try:
         fn(*args)
     except SystemExit:
-        pass  # as threading does: it ends this thread only
-    except BaseException:  # the task ends here: nobody else tells of it
+        pass  # ends this thread only, as in threading
+    except BaseException:  # the task ends here, so nothing else would report it
         logger.exception("%s ended by an unexpected exception", threading.current_thread().name)
 
 
 def _waited(timeout: float) -> float:
-    """What a lock takes for it: infinity, as in ``stop(math.inf)``, would overflow."""
+    """Return a timeout that a lock accepts: infinity, as in ``stop(math.inf)``, overflows."""
     return min(max(timeout, 0.0), threading.TIMEOUT_MAX)
 
 
@@ -150,7 +150,7 @@ class _Task:
 
     @property
     def is_current(self) -> bool:
-        # The number of an ended thread is given to new ones.
+        # The ident of an ended thread may belong to a new one.
         return self._thread.ident == threading.get_ident() and self._thread.is_alive()
 
     def join(self, timeout: float | None = None) -> bool:
@@ -168,8 +168,8 @@ class _Task:
 
 
 class _Event:
-    """Not threading.Event: its set() hangs in a signal handler that interrupts its own wait(),
-    and Reader.stop() is called by signal handlers."""
+    """An event. threading.Event is no choice: its set() hangs in a signal handler that interrupts
+    its own wait(), and signal handlers call Reader.stop()."""
 
     __slots__ = ("_flag", "_waiters")
 
@@ -192,7 +192,7 @@ class _Event:
 
 
 class _Queue:
-    """A SimpleQueue: its put() is reentrant, so signal handlers may use it."""
+    """A SimpleQueue. Its put() is reentrant, so signal handlers may use it."""
 
     __slots__ = ("_get_nowait", "empty", "get", "put")
 
@@ -210,8 +210,8 @@ class _Queue:
 
 
 class _TimedQueue:
-    """Not a SimpleQueue: before CPython 3.13 its get(timeout) waits for ever when it looks at the
-    clock too late, because the thread was not scheduled or a signal handler ran meanwhile."""
+    """A queue with waits. SimpleQueue is no choice: before CPython 3.13 its get(timeout) waits for
+    ever if the thread looks at the clock too late, after a delay or a signal handler."""
 
     __slots__ = ("_items", "_waiters")
 
@@ -246,7 +246,7 @@ class _TimedQueue:
 
 
 class _Waiters:
-    """Each waiter brings a lock, and ``wake()`` opens them all."""
+    """Waiting threads, each with a lock of its own, which ``wake()`` opens."""
 
     __slots__ = ("_locks", "_new_lock")
 
@@ -259,15 +259,15 @@ class _Waiters:
             try:
                 lock.release()
             except RuntimeError:
-                pass  # opened by another wake(), its owner has not run yet
+                pass  # another wake() opened it, and its owner has not run yet
 
     def wait(self, due: Callable[[], object], timeout: float | None) -> bool:
-        """Whether it was woken within ``timeout`` seconds, or ``due()`` already."""
+        """Wait up to ``timeout`` seconds. Return True if woken, or if ``due()`` is true."""
         lock = self._new_lock()
         lock.acquire()
         self._locks.append(lock)
         try:
-            # Asked after appending: a wake() before it has missed us.
+            # Checked after the append: an earlier wake() did not see this lock.
             if due():
                 return True
             woken: bool = lock.acquire(True, -1 if timeout is None else _waited(timeout))
@@ -277,7 +277,7 @@ class _Waiters:
 
 
 class _Latch:
-    """A bare lock, taken at creation: a twentieth of the price of an Event."""
+    """A bare lock that is taken at creation. It costs a twentieth of an Event."""
 
     __slots__ = ("_lock", "released")
 
@@ -291,7 +291,7 @@ class _Latch:
         try:
             self._lock.release()
         except RuntimeError:
-            pass  # it was open: two released it, or a waiter passed it on
+            pass  # already open: released twice, or passed on by a waiter
 
     def wait(self, timeout: float | None = None) -> bool:
         if self.released:
@@ -303,7 +303,7 @@ class _Latch:
 
 
 class _LoneLatch(_Latch):
-    """For one waiter, which need not open it for others."""
+    """A latch for one waiter, which does not open it for further ones."""
 
     __slots__ = ()
 

@@ -1,4 +1,7 @@
-"""The thread that runs a TimerHeap: backoff ends, redials, RDY rounds, the sweep, auto-touch."""
+"""Timer: the thread that runs a TimerHeap of backoff ends, redials, RDY rounds and touches.
+
+Knows a heap, its lock and a thread. Must not know what a job does.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from gnsqsync.runtime import Runtime, Task
 
 __all__ = ["Timer"]
 
-# Jobs that are due within this time of each other (seconds) share a wake-up: the timer of a group
-# has those of hundreds of Readers.
+# Seconds within which jobs share a wake-up, because the timer of a group has the jobs of hundreds
+# of Readers.
 _TOGETHER_SECONDS = 0.002
 
 log: logging.Logger = logging.getLogger("gnsqsync.timer")
@@ -21,8 +24,8 @@ log: logging.Logger = logging.getLogger("gnsqsync.timer")
 class Timer:
     """Jobs at their time, one after the other, on one thread of its own.
 
-    ``_lock`` guards the heap. A job runs outside it, must be short, and may add the next one;
-    what it raises is logged and the thread goes on.
+    ``_lock`` guards the heap. A job runs outside the lock, must be short, and may add the next one.
+    Its exceptions are logged, and the thread goes on.
     """
 
     def __init__(self, runtime: Runtime, name: str) -> None:
@@ -30,10 +33,11 @@ class Timer:
         self._name = name
         self._heap = TimerHeap()
         self._lock = runtime.lock()
+        # Set when the thread must look at the heap, or end.
         self._changed = runtime.event()
         self._stopping = False
         self._task: Task | None = None
-        # When the thread has to come round again; in the past while it runs jobs.
+        # Time by which the thread must come round again; in the past while it runs jobs.
         self._round_due_at = math.inf
 
     def start(self) -> None:
@@ -49,9 +53,9 @@ class Timer:
             self._changed.set()
 
     def behind(self) -> float:
-        """Seconds that a job is late, or runs; infinity where the thread has died.
+        """Return the seconds that a job is late or runs; infinity if the thread has died.
 
-        Takes no lock, so that it answers where one is never given back.
+        Takes no lock, so that it works even if a lock is never given back.
         """
         if self._stopping or self._task is None:
             return 0.0
@@ -60,7 +64,7 @@ class Timer:
         return max(0.0, self._runtime.now() - self._round_due_at)
 
     def stop(self, timeout: float | None = None) -> bool:
-        """End the thread; jobs that are not due are forgotten. False if a job still runs."""
+        """End the thread. Jobs that are not due are forgotten. False if a job still runs."""
         self._stopping = True
         self._changed.set()
         return self._task is None or self._task.is_current or self._task.join(timeout)

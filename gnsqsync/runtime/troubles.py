@@ -1,6 +1,6 @@
-"""The troubles of this process: which of them are told, and the words that such lines share.
+"""Troubles of this process, and the words that log lines about them share.
 
-Knows the one ``Troubles`` of a process, its lock and its clock; logs nothing.
+Knows the one ``Troubles`` of a process, its lock and its clock. Logs nothing.
 """
 
 from __future__ import annotations
@@ -14,32 +14,33 @@ from gnsqsync.runtime import world
 
 __all__ = ["AWAY", "duration", "kind_of", "more", "troubles", "used_by"]
 
-# The kind of a trouble: a server is not reached, whatever it is that shows it.
+# Kind of the trouble that a server is not reached, however that shows.
 AWAY = ("away",)
 
-# Users of a place that a line names; the others are counted.
+# Upper bound of users that a line names. It counts the others.
 _MOST_NAMES = 5
 
 
+# Troubles by process id.
 _of: dict[int, Troubles] = {}
 
 
 def troubles() -> Troubles:
-    """Those of this process. The child of a fork has told nothing, and has a lock of its own."""
+    """Return the Troubles of this process. A forked child has its own, with its own lock."""
     pid = os.getpid()
     found = _of.get(pid)
     if found is None:
-        # A native lock also under gevent: no greenlet is switched while one holds it.
+        # A native lock, even under gevent: no greenlet switches while it holds the lock.
         lock = world.native("threading", "Lock")()
-        # Atomic: of two threads that come first, both get the same.
+        # setdefault is atomic, so two threads that come first get the same object.
         found = _of.setdefault(pid, Troubles(lock, time.monotonic))
     return found
 
 
 def kind_of(error: Exception, name: str) -> tuple[str, ...]:
-    """The kind of a failed dial: failures of one kind at one server are told together.
+    """Return the kind of a failed dial. Failures of one kind at one server make one line.
 
-    The text does not count, because a peer can vary it. A failure for which trying again is useless
+    The text does not count, because a peer can vary it. A failure that a new try cannot cure
     belongs to one client, ``name``. A thread that cannot be started is a trouble of this process,
     whether or not the server is away.
     """
@@ -52,7 +53,7 @@ def kind_of(error: Exception, name: str) -> tuple[str, ...]:
 
 
 def duration(seconds: float) -> str:
-    """As people say it: "0.4 s", "37 s", "4 min", "2.5 h"."""
+    """Format seconds as people say them: "0.4 s", "37 s", "4 min", "2.5 h"."""
     if seconds < 9.95:
         return f"{seconds:.1f} s".replace(".0 ", " ")
     if seconds < 119.5:
@@ -63,9 +64,9 @@ def duration(seconds: float) -> str:
 
 
 def used_by(tell: Tell, what: str) -> str:
-    """``; 3 consumers of this process use it: a, b, c`` where ``what`` is "consumers".
+    """Return ``; 3 consumers of this process use it: a, b, c`` if ``what`` is "consumers".
 
-    Empty for one user or none: the line names that one itself.
+    Return "" for one user or none, because the line names that user itself.
     """
     names = tell.users
     if len(names) < 2:
@@ -77,12 +78,12 @@ def used_by(tell: Tell, what: str) -> str:
 
 
 def more(tell: Tell) -> str:
-    """The end of a line: how often it was met without one, since when, when the next one comes."""
+    """Return the end of a line: how often it was met, when it began, when the next line comes."""
     text = ""
     if tell.times > 1:
         text = f"; {tell.times:,} times since the last line"
     if tell.seconds >= 1:
         text += f"; it began {duration(tell.seconds)} ago"
     if tell.again:
-        text += f"; told again in {duration(tell.again)} at the earliest"
+        text += f"; not repeated within {duration(tell.again)}"
     return text

@@ -1,6 +1,6 @@
-"""An OS thread beside all others, which runs also where greenlets or their hub hang.
+"""OS thread beside all others, which runs even when greenlets or their hub hang.
 
-Knows nothing of what it looks at, or what it does then.
+Must not know what it looks at, or what is done then.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ __all__ = ["Watchdog", "run_aside"]
 
 
 def run_aside(fn: Callable[[], object]) -> Callable[[float], bool]:
-    """Run it on an OS thread, also where gevent has patched threads.
+    """Run ``fn`` on an OS thread, even if gevent has patched threads.
 
-    Returns what waits for its end, at most so many seconds, and says whether it has ended.
+    Return a function that waits for its end, up to the given seconds, and returns True at its end.
     """
     ended: Any = world.native("_thread", "allocate_lock")()
     ended.acquire()
@@ -37,7 +37,7 @@ def run_aside(fn: Callable[[], object]) -> Callable[[float], bool]:
 
 
 class Watchdog:
-    """While it is entered: ``look()`` every so many seconds, on an OS thread of its own."""
+    """Context manager that calls ``look()`` each ``seconds``, on an OS thread of its own."""
 
     def __init__(self, seconds: float, look: Callable[[], object]) -> None:
         self._seconds = seconds

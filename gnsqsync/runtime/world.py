@@ -1,4 +1,4 @@
-"""Which of socket and threading gevent has replaced in this process, and whether that changed.
+"""State of the process: whether gevent has replaced socket or threading, and if that changed.
 
 Never imports gevent: a process that did not load it is not patched.
 """
@@ -15,7 +15,7 @@ __all__ = ["World", "check", "current", "forget", "native"]
 
 
 class World(NamedTuple):
-    """What gevent.monkey replaced: the socket module, the threading module."""
+    """State of the socket module and the threading module: True if gevent.monkey replaced it."""
 
     socket: bool
     threading: bool
@@ -25,11 +25,12 @@ class World(NamedTuple):
         return " and ".join(names) or "neither socket nor threading"
 
 
+# The state at the first use of gnsqsync in this process.
 _recorded: World | None = None
 
 
 def current() -> World:
-    """The world as it is now."""
+    """Return the present state."""
     monkey = sys.modules.get("gevent.monkey")
     if monkey is None:
         return World(False, False)
@@ -37,9 +38,9 @@ def current() -> World:
 
 
 def check() -> World:
-    """The world, recorded by the first call; ConfigError when it is another one by now.
+    """Return the state, which the first call records. Raises ConfigError if it has changed.
 
-    Locks and sockets made before a patch do not work together with those made after it.
+    Locks and sockets from before a patch do not work together with later ones.
     """
     global _recorded
     now = current()
@@ -54,13 +55,13 @@ def check() -> World:
 
 
 def forget() -> None:
-    """Let the next ``check()`` record anew; for a fork's child, which has no task of ours."""
+    """Let the next ``check()`` record anew. For a forked child, which has none of our tasks."""
     global _recorded
     _recorded = None
 
 
 def native(module: str, name: str) -> Any:
-    """``module.name`` as Python made it, also when gevent has replaced it."""
+    """Return ``module.name`` as Python made it, even if gevent has replaced it."""
     monkey = sys.modules.get("gevent.monkey")
     if monkey is None:
         return getattr(importlib.import_module(module), name)

@@ -1,2 +1,1 @@
-"""Bytes of the protocol, without I/O, clock or threads: commands, frames, handshake, codecs,
-JSON."""
+"""Bytes of the protocol: commands, frames, handshake, codecs, JSON. No I/O, clock or threads."""

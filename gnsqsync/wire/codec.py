@@ -1,7 +1,6 @@
 """Compression between socket and frames: raw DEFLATE and Snappy's framing format.
 
-Incremental and symmetric, for both ends (docs/protocol/handshake#upgrades). Knows nothing of
-frames.
+Incremental and symmetric, for both ends (docs/protocol/handshake#upgrades). Must not know frames.
 """
 
 from __future__ import annotations
@@ -14,43 +13,43 @@ from gnsqsync.wire.pieces import Pieces
 
 __all__ = ["DeflateLayer", "Layer", "SnappyLayer"]
 
-# Of one byte DEFLATE makes up to a thousand. So this bounds what a peer can make us hold at once:
-# the size of a receive does not.
+# Upper bound in bytes of one decode. DEFLATE makes up to a thousand bytes of one, so the size of a
+# receive does not bound what a peer can make us hold.
 _MAX_DECODED = 1024 * 1024
 
 
 class Layer(Protocol):
-    """What lies between the socket and the frames: TLS or compression.
+    """TLS or compression between the socket and the frames.
 
-    One thread may encode while another decodes; neither may be done by two at once. The bytes
-    that ``encode`` returns must reach the peer in the order of the calls, each exactly once.
+    One thread may encode while another decodes, but no two threads may do the same. The bytes that
+    ``encode`` returns must reach the peer in the order of the calls, each exactly once.
     """
 
     @property
     def eof(self) -> bool:
-        """Whether the peer ended its stream inside this layer; ``decode`` gives nothing more."""
+        """True once the peer ended its stream in this layer. ``decode`` then returns nothing."""
         ...
 
     @property
     def pending(self) -> bool:
-        """Whether ``decode(b"")`` may give more of what arrived: ask it before the socket."""
+        """True while ``decode(b"")`` may return more: call that before the socket's receive."""
         ...
 
     def encode(self, data: bytes) -> bytes:
-        """All of ``data`` in a form that the peer can decode without waiting for more."""
+        """Return all of ``data`` in a form that the peer can decode without further bytes."""
         ...
 
     def decode(self, data: bytes) -> bytes:
-        """What ``data`` completes. Often b"": that is not EOF. ProtocolError when broken."""
+        """Return what ``data`` completes, often b"", which is not EOF. ProtocolError if broken."""
         ...
 
 
 class DeflateLayer:
     """Raw DEFLATE (RFC 1951), one endless stream per direction, a sync flush after each encode.
 
-    ``level`` (1 to 9) is that of our own direction. nsqd flushes twice in a row, so a decode may
-    well give b"". A final block, which gnsq sends at its end and nsqd never, counts as EOF.
-    One decode gives 1 MiB at most; the rest stays compressed, and ``pending`` says so.
+    ``level`` (1 to 9) is the compression of our own direction. nsqd flushes twice in a row, so a
+    decode may return b"". A final block counts as EOF; gnsq sends one at its end, nsqd never. One
+    decode returns 1 MiB at most. The rest stays compressed, and ``pending`` is then True.
     """
 
     def __init__(self, level: int) -> None:
@@ -77,22 +76,22 @@ class DeflateLayer:
             decoded = decompressor.decompress(data, _MAX_DECODED)
         except zlib.error as error:
             raise ProtocolError(f"the DEFLATE stream is broken: {error}") from error
-        # Exactly full may also mean that nothing is left; then the next decode gives b"".
+        # An exactly full decode may have left nothing; the next one then returns b"".
         self.pending = len(decoded) == _MAX_DECODED
         return decoded
 
 
 _SNAPPY_IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
 _COMPRESSED, _UNCOMPRESSED, _IDENTIFIER = 0x00, 0x01, 0xFF
-# 65536 bytes, at worst grown by a sixth when they do not compress, and a CRC.
+# Largest size of a chunk by its type: 65536 bytes, a sixth more at worst if compressed, and a CRC.
 _MAX_CHUNK = {_COMPRESSED: 4 + 32 + 65536 + 65536 // 6, _UNCOMPRESSED: 4 + 65536, _IDENTIFIER: 6}
 
 
 class SnappyLayer:
-    """Snappy's framing format by python-snappy, which is imported when the first one is made.
+    """Snappy's framing format by python-snappy, which the first layer imports.
 
-    python-snappy's decompressor gets whole chunks only, cut here: by itself it accepts a stream
-    without identifier, and copies a chunk of up to 16 MiB again with every piece that arrives.
+    python-snappy's decompressor gets whole chunks only. By itself it accepts a stream without
+    identifier, and copies a chunk of up to 16 MiB again with every piece that arrives.
     """
 
     eof = False  # the format has no end mark
@@ -109,7 +108,7 @@ class SnappyLayer:
         self._decompressor: Any = snappy.StreamDecompressor()
         self._identified = False
         self._pieces = Pieces()
-        # How much has not arrived yet of a chunk that is to be skipped.
+        # Bytes yet to arrive of a chunk that is skipped.
         self._skip = 0
 
     def encode(self, data: bytes) -> bytes:
@@ -136,13 +135,13 @@ class SnappyLayer:
         try:
             decoded: bytes = self._decompressor.decompress(whole)
         except Exception as error:
-            # The class differs between versions; in some it is OSError, which upper floors would
-            # take for a socket's.
+            # The class differs between versions. In some it is OSError, which callers would take
+            # for a socket's error.
             raise ProtocolError(f"the Snappy stream is broken: {error}") from error
         return decoded
 
     def _whole_chunks(self, data: bytes) -> bytes:
-        """The whole chunks in ``data`` without those to be skipped; the rest is kept."""
+        """Return the whole chunks in ``data`` without skipped ones, and keep the rest."""
         end = len(data)
         wanted: list[bytes] = []
         start = offset = 0

@@ -1,7 +1,7 @@
-"""Each command of a client as bytes (docs/protocol/commands#command-lines,
+"""Commands of a client as bytes (docs/protocol/commands#command-lines,
 docs/protocol/commands#command-summary and docs/protocol/handshake#identify-body).
 
-Knows nothing of answers or connections. The caller checks bodies.
+Must not know answers or connections. The caller checks bodies.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ MAGIC_V2 = b"  V2"
 NOP = b"NOP\n"
 CLS = b"CLS\n"
 
-# nsqd counts in 64 bit nanoseconds: a longer delay would wrap around and act as a short one.
+# Longest delay in ms. nsqd counts in 64 bit nanoseconds, and a longer one would wrap around.
 MAX_DELAY_MS = (2**63 - 1) // 10**6
 
 _pack_size = struct.Struct(">I").pack
 
-# "PUB <topic>\n" by topic. Threads share it: each access is one dict operation, and a head that
-# two of them make at once is the same head twice.
+# "PUB <topic>\n" by topic. No lock: each access is one dict operation, and a head that two threads
+# make at once is the same.
 _pub_heads: dict[str, bytes] = {}
 _MAX_PUB_HEADS = 10_000
 
 
 def identify_body(options: ConnectionOptions) -> dict[str, Any]:
-    """The fields of IDENTIFY for these options: integers, milliseconds, no field that is not set.
+    """Return the fields of IDENTIFY: integers, durations in milliseconds, only fields that are set.
 
-    nsqd refuses floats even when they are whole (docs/protocol/handshake#identify-body).
+    nsqd refuses floats, even whole ones (docs/protocol/handshake#identify-body).
     """
     body: dict[str, Any] = {
         "client_id": options.client_id,
@@ -88,42 +88,45 @@ def _milliseconds(seconds: float) -> int:
 
 
 def identify(body: Mapping[str, Any]) -> bytes:
-    """IDENTIFY with ``body`` as JSON. Must be answered before anything else is sent if it asks for
-    TLS or compression: nsqd throws away what it read ahead (docs/protocol/handshake#upgrades)."""
+    """Return IDENTIFY with ``body`` as JSON.
+
+    If it asks for TLS or compression, its answer must come before anything else is sent, because
+    nsqd throws away what it read ahead (docs/protocol/handshake#upgrades).
+    """
     return _with_body(b"IDENTIFY\n", json.dumps(dict(body), allow_nan=False).encode())
 
 
 def auth(secret: bytes) -> bytes:
-    """AUTH with the secret."""
+    """Return AUTH with the secret."""
     return _with_body(b"AUTH\n", secret)
 
 
 def sub(topic: str, channel: str) -> bytes:
-    """SUB to a topic and channel. ConfigError for a name that nsqd would refuse."""
+    """Return SUB to a topic and channel. ConfigError for a name that nsqd would refuse."""
     return f"SUB {check_topic(topic)} {check_channel(channel)}\n".encode("ascii")
 
 
 def rdy(count: int) -> bytes:
-    """RDY: how many messages may be unanswered on this connection."""
+    """Return RDY: the upper bound of unanswered messages on this connection."""
     return b"RDY %d\n" % count
 
 
 def req(id: bytes, delay_ms: int) -> bytes:
-    """REQ: deliver the message again after ``delay_ms``.
+    """Return REQ, which makes nsqd deliver the message again after ``delay_ms``.
 
-    nsqd lowers a delay above its --max-req-timeout without a word. ConfigError for a delay out of
+    nsqd lowers a delay above its --max-req-timeout silently. ConfigError for a delay outside
     0..MAX_DELAY_MS.
     """
     return b"REQ %b %d\n" % (id, _delay(delay_ms))
 
 
 def touch(id: bytes) -> bytes:
-    """TOUCH: another msg_timeout for the message with this id of 16 bytes."""
+    """Return TOUCH, which gives the message with this id of 16 bytes another msg_timeout."""
     return b"TOUCH %b\n" % id
 
 
 def pub_head(topic: str) -> bytes:
-    """``PUB <topic>`` and the end of the line. ConfigError for a name that nsqd would refuse."""
+    """Return ``PUB <topic>`` with its newline. ConfigError for a name that nsqd would refuse."""
     head = _pub_heads.get(topic)
     if head is None:
         head = f"PUB {check_topic(topic)}\n".encode("ascii")
@@ -134,16 +137,16 @@ def pub_head(topic: str) -> bytes:
 
 
 def pub(topic: str, body: bytes) -> bytes:
-    """PUB of one message. ConfigError for a topic name that nsqd would refuse."""
-    # A head that is there needs no call.
+    """Return PUB of one message. ConfigError for a topic name that nsqd would refuse."""
+    # A known head needs no call.
     head = _pub_heads.get(topic) or pub_head(topic)
     return b"".join((head, _pack_size(len(body)), body))
 
 
 def mpub(topic: str, bodies: Iterable[bytes]) -> bytes:
-    """MPUB: all of the bodies or none, one or more (docs/protocol/publishing#publish).
+    """Return MPUB of one or more bodies, which are stored whole or not at all.
 
-    ConfigError for a bad topic name.
+    See docs/protocol/publishing#publish. ConfigError for a bad topic name.
     """
     whole = list(bodies)
     sizes = list(map(len, whole))
@@ -151,7 +154,7 @@ def mpub(topic: str, bodies: Iterable[bytes]) -> bytes:
     head = b"M" + pub_head(topic)
     start = b"".join((head, _pack_size(4 + 4 * count + sum(sizes)), _pack_size(count)))
     if sizes.count(sizes[0]) == count:
-        # All of one size, whose field then precedes each body: one join in C.
+        # Bodies of one size: a single join in C puts the field before each.
         return _pack_size(sizes[0]).join((start, *whole))
     parts = [start] * (2 * count + 1)
     parts[1::2] = map(_pack_size, sizes)
@@ -160,10 +163,10 @@ def mpub(topic: str, bodies: Iterable[bytes]) -> bytes:
 
 
 def dpub(topic: str, delay_ms: int, body: bytes) -> bytes:
-    """DPUB: PUB that is delivered after ``delay_ms``.
+    """Return DPUB: a PUB that nsqd delivers after ``delay_ms``.
 
-    A delay above nsqd's --max-req-timeout is refused there and ends the connection, unlike with
-    REQ. ConfigError for a bad name, or a delay out of 0..MAX_DELAY_MS.
+    Unlike with REQ, nsqd refuses a delay above its --max-req-timeout and ends the connection.
+    ConfigError for a bad name, or a delay outside 0..MAX_DELAY_MS.
     """
     head = f"DPUB {check_topic(topic)} {_delay(delay_ms)}\n".encode("ascii")
     return _with_body(head, body)

@@ -1,7 +1,7 @@
 """Frames of nsqd as objects, and back to bytes for servers and tests
 (docs/protocol/frames#frame-layout and docs/protocol/frames#message-frame).
 
-Knows nothing of what a reply means or who waits for it.
+Must not know what a reply means or who waits for it.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ FRAME_MESSAGE = 2
 Reply: TypeAlias = tuple[int, bytes]
 """Frame type (FRAME_RESPONSE or FRAME_ERROR) and data."""
 
-# size, frame type, timestamp, attempts, id. Unsigned attempts: after 32767 deliveries they go on.
+# size, frame type, timestamp, attempts, id. Attempts are unsigned, as they go beyond 32767.
 _MESSAGE_HEAD = struct.Struct(">iiqH16s")
 _HEAD = struct.Struct(">ii")
-# Type, timestamp, attempts and id: the least that the size of a message frame can be.
+# Least size of a message frame: type, timestamp, attempts and id.
 _MIN_MESSAGE_SIZE = 4 + 26
-# The answer to a publish, by far the most frequent frame where nothing is consumed.
+# Answer to a publish, by far the most frequent frame on a connection that publishes.
 _OK_FRAME = _HEAD.pack(6, FRAME_RESPONSE) + b"OK"
 _OK_SIZE = len(_OK_FRAME)
 
 
 class FrameDecoder:
-    """Takes the byte stream of an nsqd in chunks of any size and gives back whole frames.
+    """Decoder of the byte stream of an nsqd: takes chunks of any size, returns whole frames.
 
     ``responder`` goes into each Message. ``max_frame_size`` (bytes) is the largest size field to
-    accept; about that much is buffered at most. One thread at a time may use it.
+    accept, and about the upper bound of what is buffered. One thread at a time may use it.
 
     ``broken`` is None, or the ProtocolError of the first frame that breaks the rules. Look at it
-    after the replies of the same ``feed`` are used up: at an upgrade, bytes of the next layer that
-    came together with the answer do break the rules of this one, and ``take_rest`` heals that.
+    after the replies of the same ``feed``. At an upgrade, bytes of the next layer may come with the
+    answer and break the rules of this one; ``take_rest`` then heals the decoder.
     """
 
     __slots__ = ("_max_frame_size", "_pieces", "_responder", "broken")
@@ -60,11 +60,11 @@ class FrameDecoder:
         self.broken: ProtocolError | None = None
 
     def feed(self, data: bytes, received_at: float = 0.0) -> tuple[list[Message], list[Reply]]:
-        """The messages and replies that ``data`` completes, each in the order of arrival.
+        """Return the messages and replies that ``data`` completes, in the order of arrival.
 
-        Never raises: at a frame that breaks the rules it stops, returns what came before, and
-        sets ``broken``. From then on everything fed is dropped. ``received_at`` (seconds) goes
-        into the messages. Bodies are copies; ``data`` is not kept alive by them.
+        Never raises. At a frame that breaks the rules it stops, returns what came before, and sets
+        ``broken``. Later data is dropped. ``received_at`` (seconds) goes into the messages. Bodies
+        are copies, so they do not keep ``data`` alive.
         """
         messages: list[Message] = []
         replies: list[Reply] = []
@@ -89,7 +89,8 @@ class FrameDecoder:
                 size, kind, timestamp, attempts, id = unpack_message_head(data, offset)
                 stop = offset + 4 + size
                 if kind == 2 and 30 <= size <= max_size and stop <= end:
-                    # As Message(...), whose call would be 12 % of what receiving costs.
+                    # Written out, because a call of Message(...) would be 12 % of the cost of
+                    # receiving.
                     message = new(Message)
                     message._id = id
                     message.body = data[offset + 34 : stop]
@@ -101,8 +102,8 @@ class FrameDecoder:
                     messages.append(message)
                     offset = stop
                     continue
-            # Everything that is not a whole message. The checks look at the bytes in their order,
-            # so the verdict does not depend on where the stream was cut.
+            # Anything but a whole message. The checks look at the bytes in order, so the
+            # verdict does not depend on where the stream was cut.
             left = end - offset
             if left < 4:
                 pieces.need = 4
@@ -121,14 +122,14 @@ class FrameDecoder:
             offset = stop
 
         if offset < end:
-            # Also when broken: these may be the first bytes of the next layer.
+            # Kept even when broken: these may be the first bytes of the next layer.
             pieces.begin(data[offset:])
         return messages, replies
 
     def count_oks(self, data: bytes) -> int:
-        """How many frames ``data`` is, when it is whole frames of OK and nothing else; else 0.
+        """Return the number of frames if ``data`` is whole frames of OK and nothing else, else 0.
 
-        Where it is not 0, ``data`` must not be given to ``feed``.
+        If it is not 0, ``data`` must not go to ``feed``.
         """
         count = len(data) // _OK_SIZE
         if data != _OK_FRAME * count or self._pieces.kept or self.broken is not None:
@@ -136,7 +137,7 @@ class FrameDecoder:
         return count
 
     def take_rest(self) -> bytes:
-        """The buffered bytes after the last whole frame, for the next layer at an upgrade.
+        """Return the buffered bytes after the last whole frame, for the next layer at an upgrade.
 
         The decoder is then empty and no longer broken.
         """
@@ -172,7 +173,7 @@ def _check_kind(data: bytes, offset: int, size: int, kind: int) -> ProtocolError
             f"message frame of size {size} is shorter than its head ({_MIN_MESSAGE_SIZE})"
         )
     if data[offset + 4 : offset + 8] == b"E_BA":
-        # nsqlookupd's V1 has no frame type: its E_BAD_PROTOCOL begins where ours has the type.
+        # nsqlookupd's V1 has no frame type: its E_BAD_PROTOCOL begins at the place of our type.
         return WrongPort(
             "the answer has no frame type: this is nsqlookupd's TCP port; use nsqd's TCP port"
             " (4150 by default), or give the lookupd's HTTP address (port 4161)"
@@ -181,10 +182,10 @@ def _check_kind(data: bytes, offset: int, size: int, kind: int) -> ProtocolError
 
 
 def encode_response(data: bytes) -> bytes:
-    """A response frame."""
+    """Return a response frame."""
     return _HEAD.pack(4 + len(data), FRAME_RESPONSE) + data
 
 
 def encode_error(data: bytes) -> bytes:
-    """An error frame; ``data`` is ``CODE`` or ``CODE description``."""
+    """Return an error frame; ``data`` is ``CODE`` or ``CODE description``."""
     return _HEAD.pack(4 + len(data), FRAME_ERROR) + data

@@ -1,7 +1,8 @@
-"""From the magic bytes to a connection that can publish or receive: a generator of steps.
+"""Handshake of a connection, from the magic bytes to one that can publish or receive.
 
-Knows the order of IDENTIFY, TLS, compression, AUTH and SUB, and that required means required.
-Knows nothing of sockets and time; whoever drives it sends, receives and stacks the layers.
+A generator of steps. Knows the order of IDENTIFY, TLS, compression, AUTH and SUB, and that a
+required feature must be there. Must not know sockets or time: its driver sends, receives and
+stacks the layers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from gnsqsync.wire.json_fields import Entry, scalar
 
 __all__ = ["Negotiated", "Receive", "Send", "Step", "Upgrade", "handshake"]
 
-# Bytes of an answer to IDENTIFY or AUTH. The real ones have a few hundred.
+# Upper bound in bytes of an answer to IDENTIFY or AUTH. Real ones have a few hundred.
 _MOST_JSON = 64 * 1024
 
 
@@ -34,7 +35,7 @@ class Send:
 class Receive:
     """Read until there is a reply, and send it into the generator.
 
-    ``answer_to`` says what is waited for ("IDENTIFY"), for the text of a time-out.
+    ``answer_to`` names the command ("IDENTIFY"), for the text of a timeout.
     """
 
     answer_to: str
@@ -42,9 +43,9 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """Put this layer on top of those that are on, and give it what the decoder has left over.
+    """Put this layer on top of the others, and give it the bytes that the decoder has left over.
 
-    For ``"tls"`` that includes the TLS handshake. ``level`` is the compression level of our own
+    For ``"tls"`` this includes the TLS handshake. ``level`` is the compression level of our own
     direction, for ``"deflate"`` only.
     """
 
@@ -52,7 +53,7 @@ class Upgrade:
     level: int = 0
 
 
-# How an nsqd is started that offers what a field of its answer stands for.
+# Flags of an nsqd that offers the feature behind a field of its answer.
 _STARTED = {
     "tls_v1": "with --tls-cert and --tls-key",
     "snappy": "without --snappy=false",
@@ -64,11 +65,11 @@ Step: TypeAlias = Send | Receive | Upgrade
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Negotiated:
-    """What nsqd answered to IDENTIFY and AUTH (docs/protocol/handshake#identify-answer and
+    """Answer of nsqd to IDENTIFY and AUTH (docs/protocol/handshake#identify-answer and
     docs/protocol/handshake#auth).
 
-    Durations in seconds. ``auth`` is its answer to AUTH, None when AUTH was not sent.
-    ``auth_ignored``: there is a secret, but nsqd does not ask for one, so it was not sent.
+    Durations are in seconds. ``auth`` is the answer to AUTH, or None if AUTH was not sent.
+    ``auth_ignored``: True if there is a secret that nsqd did not ask for, so it was not sent.
     """
 
     version: str
@@ -94,19 +95,19 @@ def handshake(
     channel: str | None = None,
     server: str = "an unknown address",
 ) -> Generator[Step, Reply | None, Negotiated]:
-    """The steps that open a connection with these options; subscribed at the end if ``topic``.
+    """Yield the steps that open a connection with these options, with SUB if ``topic`` is given.
 
-    The driver sends a reply into it after a Receive and None after the other steps; ``server``
-    (host:port) stands in the texts. Heartbeats may be among the replies. The auth secret, if it is
-    a callable, is asked here, so hold no lock.
+    The driver sends a reply into it after a Receive, and None after the other steps. ``server``
+    (host:port) is for error texts. Heartbeats may be among the replies. An auth secret that is a
+    callable is called here, so the driver must hold no lock.
 
-    NegotiationFailed when nsqd declines what the options require, always before AUTH and SUB.
-    ServerError for an error frame, ProtocolError for an answer that makes no sense.
+    Raises NegotiationFailed if nsqd declines what the options require, always before AUTH and SUB;
+    ServerError for an error frame; ProtocolError for an answer that makes no sense.
     """
     nsqd = f"nsqd at {server}"
     yield Send(commands.MAGIC_V2 + commands.identify(commands.identify_body(options)))
     # While TLS or compression may start, nsqd throws away what it read ahead, or takes it for bytes
-    # of the next layer. So no heartbeat is answered until then. IDENTIFY itself counts as a sign of
+    # of the next layer. So no heartbeat is answered until then; nsqd counts IDENTIFY as a sign of
     # life (docs/protocol/handshake#upgrades and docs/protocol/timeouts#heartbeats).
     wants_layers = options.uses_tls or options.snappy or options.deflate
     answer = yield from _receive("IDENTIFY", nsqd, answer_heartbeats=not wants_layers)
@@ -120,7 +121,7 @@ def handshake(
         yield Upgrade("snappy")
         yield from _receive_ok("the Snappy upgrade", nsqd, answer_heartbeats=False)
     if negotiated.deflate:
-        # nsqd's maximum bounds our direction, too: a higher level would only cost CPU.
+        # nsqd's maximum bounds our direction, too. A higher level would only cost CPU.
         yield Upgrade("deflate", min(options.deflate_level, negotiated.deflate_level))
         yield from _receive_ok("the DEFLATE upgrade", nsqd, answer_heartbeats=False)
 
@@ -174,7 +175,7 @@ def _read_identify_answer(data: bytes, options: ConnectionOptions, nsqd: str) ->
     try:
         return Negotiated(
             version=scalar(answer, "version", ""),
-            # An old nsqd does not send every field; then the default of nsqd stands in.
+            # An old nsqd may leave out a field; nsqd's default then stands in.
             max_rdy_count=_count(answer, "max_rdy_count", 2500),
             msg_timeout=_seconds(answer, "msg_timeout", options.msg_timeout or 60.0),
             max_msg_timeout=_seconds(answer, "max_msg_timeout", 900.0),
@@ -225,7 +226,7 @@ def _secret_missing(nsqd: str) -> NegotiationFailed:
 
 def _read_json(data: bytes, command: str, nsqd: str) -> dict[str, Any]:
     try:
-        # A frame may have megabytes, and JSON takes more memory once it is parsed.
+        # A frame may have megabytes, and parsed JSON takes even more memory.
         answer = json.loads(data.decode()) if len(data) <= _MOST_JSON else None
     except (ValueError, RecursionError):
         answer = None

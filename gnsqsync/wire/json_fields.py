@@ -1,7 +1,7 @@
-"""Typed values out of JSON that a server sent: the right type, a default, or ProtocolError.
+"""Typed values from a server's JSON: a value of the right type, a default, or ProtocolError.
 
-Knows nothing of NSQ. Missing and null are alike: counters read as 0, lists as empty, so that
-older and newer servers are understood.
+Must not know NSQ. A missing value and null are alike: counters read as 0 and lists as empty, so
+that older and newer servers are understood.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from gnsqsync.errors import ConfigError, ProtocolError
 T = TypeVar("T")
 S = TypeVar("S", str, int, bool)
 Entry = Mapping[str, Any]
-# Characters of an error text that go into logs: it quotes the entry, which may be long.
+# Characters of an error text that go into logs. The text quotes an entry, which may be long.
 _MAX_WORDS = 200
-# Entries of a list that may be left out; a list with more of them is none of NSQ's.
+# Upper bound of entries of a list that may be left out. A longer list is not from NSQ.
 _MOST_WRONG = 1000
+# Absolute value that no 64 bit integer has.
 _TOO_LARGE = 2**64
 # Keys whose value names an entry in the log.
 _NAMES = ("topic_name", "channel_name", "client_id")
+# Words for the type of a value in error texts.
 _EXPECTED: Final[dict[type, str]] = {str: "a string", int: "an integer", bool: "true or false"}
-# By the annotation of a field, which is text where annotations are not evaluated.
+# Defaults by the annotation of a field, which is text if annotations are not evaluated.
 _DEFAULTS: Final[dict[Any, Any]] = {"str": "", "int": 0, "bool": False}
 
 
@@ -38,7 +40,7 @@ def _kind(value: object) -> str:
 
 
 def scalar(entry: Entry, key: str, default: S) -> S:
-    """A value of the type of ``default``, which also stands in for one that is missing."""
+    """Return a value of the type of ``default``, which also stands in for a missing value."""
     value: S | None = entry.get(key)
     if value is None:
         return default
@@ -54,7 +56,7 @@ def scalar(entry: Entry, key: str, default: S) -> S:
 
 
 def _check_characters(key: str, text: str) -> None:
-    """ProtocolError for half of a pair of surrogates, which no page and no terminal can show."""
+    """Raise ProtocolError for half a pair of surrogates, which no page or terminal can show."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -67,8 +69,8 @@ def integer(entry: Entry, key: str) -> int:
 
 
 def read(cls: type[T], entry: Entry, **given: Any) -> T:
-    """An object of a dataclass. Its fields of str, int and bool are read from the keys of their
-    names; ``given`` are the others, and those that are read in another way."""
+    """Return a dataclass object. Its str, int and bool fields are read from the keys of their
+    names; ``given`` has the other fields, and those that are read in another way."""
     for field in fields(cast("Any", cls)):
         if field.name not in given:
             given[field.name] = scalar(entry, field.name, _DEFAULTS[field.type])
@@ -101,9 +103,9 @@ def objects(entry: Entry, key: str, parse: Callable[[Entry], T]) -> tuple[T, ...
 def sound(
     entry: Entry, key: str, parse: Callable[[Entry], T], skipped: Callable[[str], None] | None
 ) -> tuple[T, ...]:
-    """The objects of a list that ``parse`` accepts; ``skipped`` gets a sentence for each other one.
+    """Return the objects of a list that ``parse`` accepts. Call ``skipped`` for each other one.
 
-    ProtocolError if ``parse`` accepts none, or if ``skipped`` is None and any is wrong.
+    Raises ProtocolError if ``parse`` accepts none, or if ``skipped`` is None and one is wrong.
     """
     if skipped is None:
         return objects(entry, key, parse)
@@ -126,7 +128,7 @@ def port(entry: Entry, key: str) -> int:
 
 
 def _called(item: Any) -> str:
-    """The name of an entry in a sentence about it."""
+    """Return the name of an entry in a sentence about it."""
     for key in _NAMES if isinstance(item, dict) else ():
         if isinstance(item.get(key), str):
             return f"the entry {item[key]!r:.80}"
@@ -136,9 +138,9 @@ def _called(item: Any) -> str:
 def each_valid(
     entry: Entry, key: str, parse: Callable[[Any], T], skipped: Callable[[str], None]
 ) -> tuple[T, ...]:
-    """The entries of a list that ``parse`` accepts; ``skipped`` is called for each other one.
+    """Return the entries of a list that ``parse`` accepts. Call ``skipped`` for each other one.
 
-    One nsqd that registered nonsense must not hide the others from a consumer.
+    A single nsqd that registered nonsense must not hide the others from a consumer.
     """
     found = []
     wrong = 0
@@ -148,7 +150,7 @@ def each_valid(
         except (ProtocolError, ConfigError) as error:
             wrong += 1
             if wrong > _MOST_WRONG:
-                # A sentence each would take more memory than the answer.
+                # A sentence for each would take more memory than the answer.
                 raise ProtocolError(
                     f"more than {_MOST_WRONG} entries of {key!r} cannot be read"
                 ) from None

@@ -1,20 +1,19 @@
-"""The beginning of what has not arrived whole: of a frame, a compressed chunk, a command.
+"""Beginning of a frame, chunk or command that has not arrived whole.
 
-Knows how much of it there is; must not know what it is.
+Knows its length. Must not know what it is.
 """
 
 from __future__ import annotations
 
 __all__ = ["Pieces"]
 
-# Smaller ones are joined as they come. Kept as a list of single bytes, the data of a slow peer
-# would take many times its size.
+# Bytes below which a piece is joined to the one before. A list of single bytes from a slow peer
+# would take many times their size.
 _LEAST_PIECE = 1024
 
 
 class Pieces:
-    """The pieces in ``kept``, as they arrived, and how many bytes are ``need``ed before the next
-    look.
+    """Pieces in ``kept`` as they arrived. ``need`` is the number of bytes for the next look.
 
     They are joined only then, so that a large frame is not copied again with each of its pieces.
     """
@@ -27,12 +26,12 @@ class Pieces:
         self.need: int = 0
 
     def begin(self, data: bytes) -> None:
-        """Keep the first piece. Nothing may be kept before."""
+        """Keep the first piece. Nothing may be kept before it."""
         self.kept.append(data)
         self.have = len(data)
 
     def add(self, data: bytes) -> bytes | None:
-        """One more piece of what was begun; all of them when there are ``need`` bytes."""
+        """Add a piece. Return all pieces joined once there are ``need`` bytes, else None."""
         kept = self.kept
         if len(kept[-1]) < _LEAST_PIECE:
             kept[-1] += data
@@ -42,7 +41,7 @@ class Pieces:
         return self.take() if self.have >= self.need else None
 
     def take(self) -> bytes:
-        """All that is kept, which is forgotten here."""
+        """Return all that is kept, and forget it."""
         data = b"".join(self.kept)
         self.kept = []
         return data

@@ -1,6 +1,6 @@
 """TLS as bytes in, bytes out, over ssl.MemoryBIO.
 
-Knows nothing of sockets. Which context to use is decided by the options.
+Must not know sockets. The options decide which context to use.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from gnsqsync.errors import ConfigError, ConnectionLost, NegotiationFailed, Prot
 __all__ = ["TlsLayer"]
 
 _READ_SIZE = 65536
-# Alerts by which the peer refuses our certificate, or the lack of one. With TLS 1.3 they arrive
+# Words in alerts by which the peer refuses our certificate or its absence. With TLS 1.3 they arrive
 # only after our side of the handshake is done.
 _REFUSALS = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
 
 
 class TlsLayer:
-    """One TLS connection, client or server side. A ``codec.Layer`` once ``done``.
+    """TLS of one connection, client or server side. A ``codec.Layer`` once ``done``.
 
     ``context`` decides about certificates; ``server_hostname`` is the name to verify; ``peer``
-    (host:port) stands in error texts. One thread may encode while another decodes: ``lock``, a
+    (host:port) is for error texts. One thread may encode while another decodes. ``lock``, a
     reusable context manager, is held over the memory operations only, because OpenSSL does not
-    allow both at once. ConfigError when the context checks names and there is none.
+    allow two at once. Raises ConfigError if the context checks names and there is no name.
     """
 
-    pending = False  # it decodes all that arrived
+    pending = False  # each decode returns all that arrived
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class TlsLayer:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         if context.check_hostname and not server_side and not server_hostname:
-            # wrap_bio, unlike wrap_socket, would quietly check no name at all.
+            # wrap_bio, unlike wrap_socket, would silently check no name at all.
             raise ConfigError(f"TLS has no name to verify {self._peer} by; set tls_server_hostname")
         try:
             self._tls = context.wrap_bio(
@@ -63,16 +63,16 @@ class TlsLayer:
 
     @property
     def eof(self) -> bool:
-        """Whether the peer ended the TLS stream (close_notify)."""
+        """True once the peer ended the TLS stream (close_notify)."""
         return self._eof
 
     def handshake(self, data: bytes) -> bytes:
-        """Take what arrived (b"" at the start) and return what to send.
+        """Take the received bytes (b"" at the start) and return the bytes to send.
 
-        Call it until ``done``; what arrived beyond the handshake comes out of ``decode(b"")``.
-        NegotiationFailed when a certificate does not verify, or nothing in common is found; send
-        what ``close()`` returns even then, so that the peer learns the reason. ConnectionLost when
-        nsqd has waited too long.
+        Call it until ``done``. Bytes beyond the handshake come out of ``decode(b"")``. Raises
+        NegotiationFailed if a certificate does not verify, or the two sides have nothing in common;
+        send what ``close()`` returns even then, so that the peer learns the reason. Raises
+        ConnectionLost if nsqd has waited too long.
         """
         with self._lock:
             self._incoming.write(data)
@@ -95,9 +95,9 @@ class TlsLayer:
             return self._outgoing.read()
 
     def encode(self, data: bytes) -> bytes:
-        """``data`` as TLS records, after whatever else TLS has to send.
+        """Return ``data`` as TLS records, after whatever else TLS has to send.
 
-        ProtocolError when the stream is broken or was closed by us.
+        Raises ProtocolError if the stream is broken, or was closed by us.
         """
         view = memoryview(data)
         with self._lock:
@@ -111,10 +111,10 @@ class TlsLayer:
             return self._outgoing.read()
 
     def decode(self, data: bytes) -> bytes:
-        """The application data that ``data`` completes; b"" is normal, see ``eof``.
+        """Return the application data that ``data`` completes. b"" is normal; see ``eof``.
 
-        ProtocolError when the stream is broken; NegotiationFailed when the peer refuses our
-        certificate, which it does only after the handshake with TLS 1.3.
+        Raises ProtocolError if the stream is broken, and NegotiationFailed if the peer refuses our
+        certificate, which with TLS 1.3 it does only after the handshake.
         """
         decoded: list[bytes] = []
         with self._lock:
@@ -138,20 +138,20 @@ class TlsLayer:
         return decoded[0] if len(decoded) == 1 else b"".join(decoded)
 
     def close(self) -> bytes:
-        """What is left to send: close_notify after a handshake, else the alert that says why."""
+        """Return the last bytes: close_notify after a handshake, else the alert with the reason."""
         with self._lock:
             if self.done:
                 try:
                     self._tls.unwrap()
                 except ssl.SSLError:
-                    # The peer's close_notify is not waited for. On a broken stream nothing more
-                    # can be sent.
+                    # The peer's close_notify is not awaited. On a broken stream nothing more can be
+                    # sent.
                     pass
             return self._outgoing.read()
 
     @property
     def version(self) -> str | None:
-        """ "TLSv1.3" and the like, or None before the handshake."""
+        """Version such as "TLSv1.3", or None before the handshake."""
         return self._tls.version()
 
     @property
@@ -162,8 +162,8 @@ class TlsLayer:
 
     @property
     def peer_common_name(self) -> str:
-        """The common name in the peer's verified certificate, or "": nsqd tells it to its auth
-        server (docs/protocol/handshake#auth)."""
+        """Common name in the peer's verified certificate, or "". nsqd tells it to its auth server
+        (docs/protocol/handshake#auth)."""
         certificate: Any = self._tls.getpeercert() if self.done else None
         for names in (certificate or {}).get("subject", ()):
             for key, value in names:
@@ -173,7 +173,7 @@ class TlsLayer:
 
 
 def _reason(error: ssl.SSLError, data: bytes = b"") -> str:
-    """OpenSSL's reason in words, and nsqd's own if it came in clear
+    """Return OpenSSL's reason in words, and nsqd's own reason if it came in clear
     (docs/protocol/handshake#tls)."""
     text = (error.reason or str(error)).replace("_", " ").lower()
     start = data.find(b"E_IDENTIFY_FAILED")

@@ -1,6 +1,13 @@
-"""Publishing: what a user constructs, and what a started Writer is made of.
+"""Publishing: the Writer that a user constructs, and the parts that send for it.
 
 Knows connections and nsqlookupds. Must not know the Reader.
+
+``writer`` checks and encodes. ``publisher`` (or ``copies``, for several nsqds) sends one command,
+waits and decides about a second try. ``nsqd_pool`` chooses the connection, with ``dials`` for those
+that are missing. ``memory`` and ``eager`` stand in for them in an application's tests.
+
+Surprise: each process has its own Publisher, made at its first publish. A forked child therefore
+makes its own connections, and only closes the descriptors of its parent's.
 """
 
 from __future__ import annotations

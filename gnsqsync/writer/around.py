@@ -1,6 +1,6 @@
-"""Publishes of a Writer that has headers or middleware: what happens before they are sent.
+"""Work of a Writer with headers or middleware on a publish, before it is sent.
 
-Knows bodies and envelopes; knows no connection.
+Knows bodies and envelopes. Must not know a connection.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from gnsqsync.options import check_body
 
 __all__ = ["Around", "Send"]
 
-# Gets the publication as the last middleware left it, and its bodies as they are sent.
+# Takes the publication as the last middleware left it, and its bodies, encoded.
 Send: TypeAlias = Callable[[Publication, "list[bytes]"], "Future[None] | None"]
 
 
 class Around:
-    """Checks, runs the middlewares, and puts the bodies into envelopes. On the caller's thread."""
+    """Checks, middlewares and envelopes around a publish. Runs on the caller's thread."""
 
     def __init__(self, middlewares: Sequence[Middleware], headers: bool) -> None:
         self._middlewares = overriding(middlewares, "publish")
@@ -30,11 +30,11 @@ class Around:
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is nothing around."""
+        """True if the Writer has neither middleware nor headers."""
         return not self._middlewares and not self.has_headers
 
     def check(self, headers: Mapping[str, str] | None) -> None:
-        """ConfigError for headers that the Writer has not, or that the envelope refuses."""
+        """Raise ConfigError if the Writer has no headers, or the envelope refuses these."""
         if headers is None:
             return
         if not self.has_headers:
@@ -57,9 +57,9 @@ class Around:
         max_size: int,
         send: Send,
     ) -> Future[None] | None:
-        """Publish through ``send``; returns what it returned. ``max_size``: bytes of a body.
+        """Publish through ``send`` and return its result. ``max_size``: bytes of a body.
 
-        Raises ConfigError as ``check``.
+        Raises ConfigError as ``check`` does.
         """
         self.check(headers)
         publication = Publication(
@@ -79,7 +79,7 @@ class Around:
 
 
 def _in_envelopes(bodies: list[bytes], headers: dict[str, str]) -> list[bytes]:
-    """Each with a key of its own, unless one is given."""
+    """Put each body into an envelope, with a key of its own unless ``headers`` has one."""
     if envelope.KEY not in headers:
         return [
             envelope.encode({**headers, envelope.KEY: envelope.new_key()}, body) for body in bodies

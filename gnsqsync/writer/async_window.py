@@ -1,4 +1,4 @@
-"""How much publish_async may have under way at a time. Knows sizes only, no connection."""
+"""Limit of what publish_async may have under way. Knows sizes only, no connection."""
 
 from __future__ import annotations
 
@@ -6,31 +6,35 @@ from gnsqsync.runtime import Runtime
 
 __all__ = ["BACKLOG_BYTES", "BACKLOG_PUBLISHES", "AsyncWindow"]
 
-# Bytes and number of publishes without an outcome: enough to keep a fast nsqd busy, small enough
-# for a process that publishes to one that hangs.
+# Upper bounds, in bytes and in number, of publishes without an outcome. They keep a fast nsqd busy,
+# and are small enough for a process that publishes to an nsqd that hangs.
 BACKLOG_BYTES = 16 * 1024 * 1024
 BACKLOG_PUBLISHES = 10_000
 
 
 class AsyncWindow:
-    """Admits publishes while there is room; the others wait until outcomes have made some.
+    """Admission of publishes while there is room. The others wait until outcomes make some.
 
-    ``_lock`` guards the three numbers. A publish that is alone always fits, however large.
+    ``_lock`` guards the four fields below. A lone publish always fits, however large.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self._now = runtime.now
         self._lock = runtime.lock()
+        # Set when there may be room.
         self._room = runtime.event()
+        # Bytes and number of publishes that were admitted and have no outcome.
         self._bytes = 0
         self._publishes = 0
+        # Number of callers in ``enter`` that wait for room.
         self._waiting = 0
+        # True after ``close``: each publish is admitted, and finds the Writer closed.
         self._closed = False
 
     def enter(self, size: int, deadline: float) -> bool:
-        """Take room for ``size`` bytes; False when there is none before ``deadline``.
+        """Take room for ``size`` bytes. Return False if there is none before ``deadline``.
 
-        True also after ``close()``: the caller then finds the Writer closed.
+        Returns True after ``close()``, too: the caller then finds the Writer closed.
         """
         while not self._try(size):
             left = deadline - self._now()
@@ -47,7 +51,8 @@ class AsyncWindow:
                 too_many = self._publishes >= BACKLOG_PUBLISHES
                 if too_many or self._bytes + size > BACKLOG_BYTES:
                     self._waiting += 1
-                    # Under the lock, so that no leave() gets lost between look and wait.
+                    # Cleared under the lock, so that no leave() falls between the look and the
+                    # wait.
                     self._room.clear()
                     return False
             self._publishes += 1
@@ -55,7 +60,7 @@ class AsyncWindow:
             return True
 
     def leave(self, size: int) -> None:
-        """A publish has an outcome. By reading threads; never blocks for long."""
+        """Give room back when a publish has an outcome. By reading threads; never blocks long."""
         with self._lock:
             self._publishes -= 1
             self._bytes -= size
@@ -63,7 +68,7 @@ class AsyncWindow:
                 self._room.set()
 
     def close(self) -> None:
-        """Wake all that wait."""
+        """Wake all callers that wait."""
         with self._lock:
             self._closed = True
             self._room.set()

@@ -1,6 +1,8 @@
-"""Publishes that several nsqds must have: sent side by side, and elsewhere where one fails.
+"""Publishes that several nsqds must store: sent side by side, and elsewhere if an nsqd fails.
 
-Knows how many nsqds have said OK; its NsqdPool says which ones there are.
+Knows how many nsqds have said OK. The NsqdPool says which nsqds there are.
+
+Each round sends to all missing nsqds and then waits for each, so that their times do not add up.
 """
 
 from __future__ import annotations
@@ -26,20 +28,21 @@ log: logging.Logger = logging.getLogger("gnsqsync.writer")
 
 @dataclass(slots=True)
 class _Copies:
-    """One command on its way to several nsqds."""
+    """Progress of one command on its way to several nsqds."""
 
-    # Each nsqd gets it once.
+    # Addresses that the command was sent to: each nsqd gets it once.
     used: set[Address] = field(default_factory=set)
-    # Those that have said OK.
+    # Addresses of the nsqds that have said OK.
     stored: list[str] = field(default_factory=list)
+    # Reasons why other nsqds have not stored it.
     causes: list[BaseException] = field(default_factory=list)
 
 
 class CopyingPublisher(Publisher):
-    """A Publisher whose publishes are done when ``wanted`` different nsqds have said OK.
+    """A Publisher whose publishes succeed when ``wanted`` different nsqds have said OK.
 
-    With fewer, but ``least`` of them, it goes on and says so in the log; with fewer than that a
-    publish fails, and its error says how many have it.
+    With fewer, but at least ``least``, a publish succeeds and a warning is logged. With fewer than
+    ``least`` it fails, and the error names the nsqds that have stored the message.
     """
 
     def __init__(self, *arguments: Any, wanted: int, least: int, **options: Any) -> None:
@@ -55,7 +58,7 @@ class CopyingPublisher(Publisher):
         started: float,
         deadline: float | None = None,
     ) -> None:
-        """As of Publisher, to ``wanted`` nsqds; raises TooFewCopies, too."""
+        """Publish as Publisher does, to ``wanted`` nsqds. Raises TooFewCopies, too."""
         if deadline is None:
             deadline = started + timeout
         copies = _Copies()
@@ -81,7 +84,7 @@ class CopyingPublisher(Publisher):
                     continue
                 self._leave(connection, error)
                 if isinstance(error, Refused) and not error.error.retriable:
-                    # Another nsqd would say the same.
+                    # Any other nsqd would refuse it, too.
                     goes_on = False
             goes_on = goes_on and self._now() < deadline
         self._settle(copies.stored, copies.causes)
@@ -89,7 +92,7 @@ class CopyingPublisher(Publisher):
     def _send(
         self, copies: _Copies, data: bytes, messages: int, timeout: float, deadline: float
     ) -> tuple[list[tuple[Connection, PublishSlot]], bool]:
-        """To as many other nsqds as are missing; and whether there may be still others."""
+        """Send to the missing number of nsqds. Return what was sent; True if more may exist."""
         pool = self.pool
         sent: list[tuple[Connection, PublishSlot]] = []
         while (missing := self._wanted - len(copies.stored) - len(sent)) > 0:
@@ -103,7 +106,7 @@ class CopyingPublisher(Publisher):
             copies.used.add(connection.address)
             slot = PublishSlot(data, None, None, messages)
             if missing > 1:
-                # Before the next one is looked for, which may have to be dialled.
+                # Sent before the next nsqd is looked for, because that one may have to be dialled.
                 if not connection.publishes.submit(slot, max(0.0, deadline - self._now())):
                     pool.pass_over(connection)
                     continue
@@ -119,7 +122,7 @@ class CopyingPublisher(Publisher):
             self.pool.pass_over(connection)
 
     def _settle(self, stored: Sequence[str], causes: list[BaseException]) -> None:
-        """Return where enough nsqds have it, or raise what has become of it."""
+        """Return if enough nsqds have stored it, else raise the error that tells its fate."""
         trouble = ("copies", id(self))
         if len(stored) >= self._wanted:
             over = troubles().ended(trouble)
@@ -130,14 +133,14 @@ class CopyingPublisher(Publisher):
                     duration(over.seconds),
                 )
             return
-        # Dials that failed are in the text of NotSent.
+        # Failed dials are left out here: the text of NotSent names them.
         told = (cause for cause in causes if isinstance(cause, (PublishError, ClosedError)))
         why = "; ".join(dict.fromkeys(map(str, told)))
         if len(stored) >= self._least:
             tell = troubles().began(trouble, ("copies",))
             if tell is not None:
                 log.warning(
-                    "a Writer: messages are at %s, and not at %d: %s%s",
+                    "a Writer: each message is at %s instead of %d: %s%s",
                     counted(len(stored), "nsqd"),
                     self._wanted,
                     why,
@@ -146,10 +149,10 @@ class CopyingPublisher(Publisher):
             return
         if stored:
             error: PublishError | ClosedError = TooFewCopies(
-                f"{', '.join(stored)} has it, and {self._least} nsqds must: {why}", stored
+                f"only {', '.join(stored)} has it, of {self._least} nsqds: {why}", stored
             )
         else:
-            # The last one that says what became of it.
+            # The newest error that tells the fate of the publish.
             error = next(
                 cause for cause in causes[::-1] if isinstance(cause, (PublishError, ClosedError))
             )
@@ -163,7 +166,7 @@ class CopyingPublisher(Publisher):
         keep: object = None,
         used: set[Address] | None = None,
     ) -> Future[None]:
-        """As of Publisher; the Future ends when all ``wanted`` nsqds have answered."""
+        """Publish as Publisher does. The Future ends when all ``wanted`` nsqds have answered."""
         started = self._now()
         used = set()
         futures: list[tuple[str, Future[None]]] = []
@@ -185,7 +188,7 @@ class CopyingPublisher(Publisher):
     def _together(
         self, futures: list[tuple[str, Future[None]]], causes: list[BaseException]
     ) -> Future[None]:
-        """One Future that ends when all of these have."""
+        """Return one Future that ends when all of these have ended."""
         outcome: Future[None] = Future()
         stored: list[str] = []
         left = len(futures)

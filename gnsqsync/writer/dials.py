@@ -1,7 +1,9 @@
-"""The dials of one Writer: which are under way or about to begin, on which thread, how they ended.
+"""Dials of one Writer: the pending ones by address, the threads that dial and read, the failures.
 
-Knows which nsqds are dialled and read from. Its owner says which of them takes a publish, and what
-an outage is.
+Must not know which nsqd takes a publish, or decide when there is an outage: its owner does.
+
+A publish dials on its own thread, and starts a reading thread afterwards. A dial aside runs on the
+thread ``nsq-read``, which waits for the pause, dials, repeats while the nsqd is sought, and reads.
 """
 
 from __future__ import annotations
@@ -27,8 +29,7 @@ log: logging.Logger = logging.getLogger("gnsqsync.writer")
 
 
 def _without_frames(error: BaseException | None) -> None:
-    """Remove the tracebacks: they refer to frames of publishers, and so keep a forgotten Writer
-    alive."""
+    """Remove tracebacks, whose frames of publishers would keep a forgotten Writer alive."""
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
@@ -39,34 +40,34 @@ class Dial:
     """A connection that is being dialled, or will be."""
 
     connection: Connection
-    # Released at its end.
+    # Released when the dial ends.
     over: Latch
-    # When it begins.
+    # Time at which the dial begins.
     at: float
-    # When it is over at the latest. Then its thread was killed between two instructions, or still
-    # looks up a name.
+    # Time by which it must have ended. After that, its thread was killed between two instructions,
+    # or still looks up a name.
     due: float
 
 
 class Seeker(Owner, Protocol):
-    """The one that wants the connections. Called with the lock held."""
+    """The owner of the dials, which wants the connections. Called with the lock held."""
 
     def on_connected(self, connection: Connection) -> bool:
-        """It may be used from now on; False when the Writer is closed."""
+        """Take a new connection into use. Return False if the Writer is closed."""
 
     def on_dial_failed(self, address: Address, end: DialEnd) -> None:
-        """Note a dial that failed, for any reason."""
+        """Note that a dial failed, for any reason."""
 
     def is_sought(self, address: Address) -> bool:
-        """Whether it is to be dialled again and again, as none can take a publish."""
+        """Return True if the nsqd is to be dialled again, because none can take a publish."""
 
 
 class Dials:
-    """At most one dial for each address, by a publish or in the background, on a thread that then
-    reads.
+    """Dials by address, at most one each, by a publish or in the background.
 
-    The lock is its owner's, and guards the table, ``news`` and the outage. Methods that say so are
-    called with it held, the others without.
+    The thread of a background dial then reads. The lock belongs to the owner, and guards the
+    tables, ``news`` and the outage. The methods of the section "the table", ``_end`` and ``_note``
+    are called with it held, the others without.
     """
 
     def __init__(
@@ -85,15 +86,18 @@ class Dials:
         self._owner = owner
         self._outage = outage
         self._events = events
+        # Pending dials, and the time and error of each address's last failed dial.
         self._under_way: dict[Address, Dial] = {}
         self._failures: dict[Address, tuple[float, NSQError]] = {}
+        # Threads that dial or read.
         self._tasks: list[Task] = []
+        # True once no dial may begin.
         self._ended = False
-        # Whether the last one in the background found no thread.
+        # True if no thread could be started for the last dial in the background.
         self._lacks_threads = False
-        # Set when dials that wait for their time need not begin.
+        # Set when dials that wait for their time must not begin.
         self._ending = runtime.event()
-        # Released when any dial ends, and by the owner; then there is a new one.
+        # Released when any dial ends, or by the owner. Each release installs a new latch.
         self.news: Latch = runtime.latch()
 
     # -- the table, with the lock held -----------------------------------------------------------
@@ -106,7 +110,7 @@ class Dials:
         return self._under_way.keys()
 
     def begin(self, address: Address, pause: float = 0.0) -> Dial:
-        """A new one, of an address that has none; for the caller to dial in ``pause`` seconds."""
+        """Plan a dial of an address that has none. The caller dials in ``pause`` seconds."""
         connection = Connection(address, self._options, self._runtime, self._owner)
         at = self._now() + pause
         due = lost_at(at + self._options.connect_timeout)
@@ -115,23 +119,23 @@ class Dials:
         return dial
 
     def begin_missing(self, addresses: Iterable[Address]) -> list[Dial]:
-        """New ones of those that nobody dials; what failed just now is left alone for a while."""
+        """Plan dials of the addresses that have none, after a pause if the last one has failed."""
         now = self._now()
         missing = [address for address in addresses if address not in self._under_way]
         return [self.begin(address, self._outage.pause(address, now)) for address in missing]
 
     def failure(self, address: Address, since: float) -> NSQError | None:
-        """The error of its last dial, by any thread, if that failed at ``since`` or later."""
+        """Return the error of the last dial, by any thread, if it failed at ``since`` or later."""
         failed_at, error = self._failures.get(address, (0.0, None))
         return error if failed_at >= since else None
 
     def renew_news(self) -> Latch:
-        """Returns the latch to release once the lock is free."""
+        """Install a new latch. Return the old one, to be released without the lock."""
         news, self.news = self.news, self._runtime.latch()
         return news
 
     def _end(self, connection: Connection) -> Dial | None:
-        """None if it was overdue and forgotten."""
+        """Remove the dial of a connection. Return None if it was overdue and forgotten."""
         dial = self._under_way.get(connection.address)
         if dial is None or dial.connection is not connection:
             return None
@@ -142,18 +146,18 @@ class Dials:
     def open(
         self, connection: Connection, timeout: float | None, *, aside: bool = False
     ) -> tuple[NSQError | None, Dial | None]:
-        """Dial on this thread. Returns the error, None when it is live; and what to dial next.
+        """Dial on this thread. Return the error, or None if the connection is live; and a dial.
 
-        That is the same nsqd again, if it is dialled in the background (``aside``) and still
-        wanted.
+        The second value is a new dial of the same nsqd, or None. There is one if this dial ran in
+        the background (``aside``) and failed, and the nsqd is still sought.
         """
         try:
             return self._open(connection, timeout, aside)
         except BaseException as error:
-            # Of the user's functions, of handlers of logging, or from outside, perhaps while it
-            # waited for the lock. Nobody would read from the connection.
+            # Raised by a user's function, a logging handler, or a kill, perhaps while this thread
+            # waited for the lock. No thread would read from the connection.
             if connection.connected_at:
-                connection.lose(ConnectionLost(f"nobody reads it: {error!r}"))
+                connection.lose(ConnectionLost(f"no thread reads from it: {error!r}"))
             self._drop(connection)
             raise
 
@@ -171,8 +175,8 @@ class Dials:
         except NSQError as error:
             failure = error
         except Exception:
-            # Raised by a function of the user, such as auth_secret. That is no outage, so that the
-            # next publish gets the error, too.
+            # A function of the user, such as auth_secret, failed. That is no outage: the next
+            # publish tries again and gets the error, too.
             with self._lock:
                 self._outage.works(address)
             raise
@@ -195,7 +199,7 @@ class Dials:
                 news = self.renew_news()
             if dial is not None:
                 dial.over.release()
-            # Those that wait look again, however it ended.
+            # Threads that wait look again, whatever the end was.
             news.release()
         if failure is not None:
             self._events.dial_failed(connection, failure)
@@ -203,7 +207,7 @@ class Dials:
         if self._ended or not live:
             connection.close()
             if not live:
-                # Nothing was sent on it, and close() does not know it: no wait for nsqd's EOF.
+                # The pool's close() does not know it. Nothing was sent, so do not wait for EOF.
                 connection.cut()
         self._events.connected(connection)
         return None, None
@@ -216,9 +220,9 @@ class Dials:
         self._outage.failed(address, began, now, failure, silent=silent)
 
     def aside(self, dial: Dial) -> bool:
-        """Dial in the background, on a thread of its own. False when none can be started.
+        """Dial in the background, on a new thread. Return False if no thread can be started.
 
-        Then a publish may try again. That is logged once until a thread starts.
+        A later publish then tries again. The warning is logged once, until a thread starts.
         """
         try:
             self._spawn(dial.connection, self._serve, dial)
@@ -231,11 +235,11 @@ class Dials:
         return True
 
     def read_aside(self, connection: Connection) -> None:
-        """Read from what was opened here; NotSent where no thread can be started."""
+        """Read on a new thread from a connection that was opened on this one, or raise NotSent."""
         self._spawn(connection, connection.read)
 
     def _serve(self, dial: Dial | None) -> None:
-        """The body of ``nsq-read`` for an nsqd that comes back: dial, and then read."""
+        """Dial, again while the nsqd is sought, then read. Body of the thread ``nsq-read``."""
         while dial is not None:
             connection = dial.connection
             try:
@@ -244,7 +248,7 @@ class Dials:
                     return
                 error, dial = self.open(connection, None, aside=True)
             finally:
-                # Only if it did not begin; ``open`` has forgotten it else.
+                # A dial that has begun is already forgotten by ``open``; this is for the others.
                 self._drop(connection)
             if error is None:
                 connection.read()
@@ -253,11 +257,11 @@ class Dials:
         try:
             task = self._runtime.spawn(f"nsq-read {connection.nsqd_address}", body, *args)
         except BaseException as error:
-            # Also one from outside: nobody else ends what has no thread.
+            # A kill counts, too: without a thread, only this code can end the connection.
             if not self._drop(connection):
-                connection.lose(ConnectionLost("nobody reads it"))
+                connection.lose(ConnectionLost("no thread reads from it"))
             if isinstance(error, RuntimeError):
-                # Python 3.12 starts none any more when the interpreter ends.
+                # Python 3.12 starts no thread once the interpreter is ending.
                 raise NotSent(f"no thread reads from {connection.nsqd_address}: {error}") from error
             raise
         with self._lock:
@@ -265,7 +269,7 @@ class Dials:
             self._tasks.append(task)
 
     def _drop(self, connection: Connection) -> bool:
-        """Forget a dial that nobody will begin. Returns whether it was planned."""
+        """Forget a dial that no thread will begin. Return True if it was planned."""
         with self._lock:
             dial = self._end(connection)
             if dial is None:
@@ -276,7 +280,7 @@ class Dials:
         return True
 
     def end_overdue(self) -> None:
-        """Forget dials that nobody ends any more."""
+        """Forget dials whose thread is gone, as their time is over."""
         if not self._under_way:
             return
         now = self._now()
@@ -291,32 +295,32 @@ class Dials:
     # -- the end ---------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """None begins any more."""
+        """Let no further dial begin."""
         self._ended = True
         self.news.release()
         self._ending.set()
 
     def close(self) -> None:
-        """After ``stop()``: those under way end."""
+        """End the dials that are under way. Called after ``stop()``."""
         with self._lock:
             dials = list(self._under_way.values())
         for dial in dials:
             dial.connection.close()
 
     def tasks(self) -> list[Task]:
-        """The threads that dial or read."""
+        """Return the threads that dial or read."""
         with self._lock:
             return list(self._tasks)
 
     def let_go(self) -> None:
-        """By the garbage collector: takes no lock."""
+        """Cut all dials. By the garbage collector, so it takes no lock."""
         self._ended = True
         self._ending.set()
         for dial in list(self._under_way.values()):
             dial.connection.cut()
 
     def abandon(self) -> None:
-        """In a forked child: takes no lock."""
+        """Close the descriptors in a forked child. Takes no lock."""
         self._ended = True
         for dial in self._under_way.values():
             dial.connection.abandon()

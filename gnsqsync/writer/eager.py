@@ -1,7 +1,6 @@
-"""Handlers that run at once with what is published, without an nsqd: the eager mode of the
-integrations.
+"""Eager mode of the integrations: handlers run at once with published messages, without an nsqd.
 
-Knows a message and its answers; knows no Writer and no framework.
+Knows a message and its answers. Must not know a Writer or a framework.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from gnsqsync.writer.memory import CapturedMessage
 
 __all__ = ["Channel", "deliver"]
 
-# How many messages the handlers may publish and requeue that one publish calls, and those that
-# these call.
+# Upper bound of messages that handlers publish or requeue because of one publish, directly or not.
 _MOST_CAUSED = 1000
 
 _ids = count(1)
@@ -28,62 +26,63 @@ _ids = count(1)
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """What gets each message of a topic once: a handler, its name, and its ``max_attempts``."""
+    """A handler that gets each message of a topic once, with its name and ``max_attempts``."""
 
-    # Of the handler.
+    # Name of the handler.
     name: str
     channel: str
     handler: Callable[[Message], object]
     max_attempts: int
     middleware: tuple[Middleware, ...] = ()
-    # Called with a rejected message, in place of the Reader that would make it a dead letter.
-    # None: the publish raises the Reject.
+    # Called with a rejected message in place of a Reader's dead letter. Without it, the publish
+    # raises the Reject.
     give_up: Callable[[Message, Reject], None] | None = None
 
     def call(self, message: Message) -> object:
-        """The handler, within the middlewares."""
+        """Call the handler within the middlewares."""
         return around_handler(self.middleware, self.handler)(message)
 
 
 class _Run:
-    """What one publish has caused: messages that wait for their handlers, in that order.
+    """The messages that one publish has caused, waiting for their handlers in that order.
 
-    A publish in a handler returns before the next handler begins, as with an nsqd.
+    A publish inside a handler returns before the next handler begins, as with an nsqd.
     """
 
     __slots__ = ("caused", "is_over", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[_Source, Message]] = deque()
-        # How many of them came from handlers.
+        # Number of messages in ``waiting``, now or before, that came from handlers.
         self.caused = 0
+        # True once the publish has returned. A later publish in the same context begins a new run.
         self.is_over = False
 
 
-# Set only in the contexts that handlers run in.
+# The run that handlers add to; set in the contexts that handlers run in.
 _run: ContextVar[_Run | None] = ContextVar("gnsqsync_eager_run", default=None)
 
 
 def deliver(
     messages: Collection[CapturedMessage], channels_of: Callable[[str], Iterable[Channel]]
 ) -> None:
-    """Call the handlers with the messages, and with those that handlers publish meanwhile.
+    """Call the handlers with the messages, and with messages that handlers publish meanwhile.
 
-    On this thread, each message in an empty context of its own (``contextvars``), as on a worker.
-    Within a handler it only notes the messages: the call that began runs them after it.
+    Runs on this thread, each message in an empty context of its own (``contextvars``), as on a
+    worker. Inside a handler it only notes the messages; the outermost call runs them later.
 
     Args:
-        messages: What was published just now.
-        channels_of: The channels of a topic.
+        messages: The messages that were just published.
+        channels_of: Returns the channels of a topic.
 
     Raises:
-        BaseException: What a handler raises. Messages that still wait for a handler get none.
+        BaseException: A handler raised it. Messages that still wait reach no handler.
         RuntimeError: The handlers publish or requeue without an end.
     """
     channels = {topic: [*channels_of(topic)] for topic in {one.topic for one in messages}}
     deliveries = []
     for message in messages:
-        # In nsqd, too, it has one id for all channels.
+        # nsqd, too, gives one id to all copies of a message in its channels.
         id, timestamp = b"%016x" % next(_ids), time.time_ns()
         for channel in channels[message.topic]:
             source = _Source(channel, message, id, timestamp)
@@ -99,7 +98,7 @@ def _add(deliveries: list[tuple[_Source, Message]]) -> None:
         return
     run = _Run()
     run.waiting.extend(deliveries)
-    # Empty, as that of a worker: without the caller's request, language and time zone.
+    # An empty context, as on a worker: without the caller's request, language, time zone.
     Context().run(_work, run)
 
 
@@ -120,9 +119,9 @@ def _work(run: _Run) -> None:
 
 
 class _Source:
-    """One message in one channel, in place of the connection that it would come on."""
+    """A message in one channel, in place of the connection that would deliver it."""
 
-    # As of an nsqd with its defaults. Nothing times out.
+    # Values of an nsqd with its defaults. Nothing times out here.
     nsqd_address = "127.0.0.1:4150"
     msg_timeout = 60.0
     max_msg_timeout = 900.0
@@ -147,9 +146,9 @@ class _Source:
         return message
 
     def handle(self, message: Message) -> None:
-        """Call the handler, and raise what it raises.
+        """Call the handler, and raise what it raises, with three exceptions.
 
-        Not raised are Discard, a Requeue that is granted, and a Reject if the channel gives up.
+        Not raised: Discard, a Requeue that is granted, and a Reject if the channel can give up.
         """
         try:
             self._to.call(message)
@@ -162,7 +161,7 @@ class _Source:
             self._to.give_up(message, error)
             self._end(message)
         except Uncalled as error:
-            # Nobody waits here for a database to come back.
+            # An eager publish does not wait until a database is back.
             message._status |= FAILED
             raise error.__cause__ or error from None
         except Requeue as error:
@@ -171,7 +170,7 @@ class _Source:
                 raise
             self.requeue(message, error.delay, error.backoff)
         except BaseException:
-            # A KeyWindow, which is there for the next publish, too, waits for the end of this one.
+            # The status makes a KeyWindow, which outlives this publish, release the key.
             message._status |= FAILED
             raise
         else:
@@ -179,7 +178,7 @@ class _Source:
                 self.finish(message)
 
     def _is_last(self, message: Message, backoff: bool) -> bool:
-        """Whether a failure of this delivery gives the message up."""
+        """Return True if a failure of this delivery gives the message up."""
         return backoff and 0 < self._to.max_attempts <= message.attempts
 
     # -- the answers -----------------------------------------------------------------------------
@@ -200,7 +199,7 @@ class _Source:
         return sum(map(self.finish, messages))
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> bool:
-        """It comes again without the delay; a failure of the last attempt is raised instead."""
+        """Deliver it again without the delay, or raise Requeue after the last attempt."""
         if not self._end(message):
             return False
         if self._is_last(message, backoff):

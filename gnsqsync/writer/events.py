@@ -1,6 +1,6 @@
-"""What a Writer tells of its connections and publishes: log lines and hooks of its Observer.
+"""Log lines of a Writer, and hooks of its Observers, about connections and publishes.
 
-Decides nothing; called outside all locks, on the thread where it happened.
+Decides nothing. Called outside all locks, on the thread where the event happened.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ log: logging.Logger = logging.getLogger("gnsqsync.writer")
 
 
 def fields(connection: Connection) -> dict[str, str]:
-    """For ``extra``."""
+    """Return the ``extra`` of a log line about a connection."""
     return {"nsqd": connection.nsqd_address}
 
 
 class Events:
-    """One Writer's: it has no reference to the Writer, which may be forgotten."""
+    """Events of one Writer, without a reference to it, so that a Writer can be forgotten."""
 
     def __init__(self, observer: Observer | Sequence[Observer] | None) -> None:
-        # Who listens to what becomes of publishes.
+        # Observers that the user gave, and all observers, with those of ``watch``.
         self._given: tuple[Observer, ...] = tuple(each(observer))
         self.observers: tuple[Observer, ...] = self._given
 
     def copy(self) -> Events:
-        """For a copy of the Writer, which nobody watches."""
+        """Return the events of a copied Writer, without the observers of ``watch``."""
         return Events(self._given)
 
     def watch(self, observer: Observer) -> None:
-        """Tell this one, too, from now on."""
+        """Call this observer, too, from now on."""
         self.observers = (*self.observers, observer)
 
     def _notify(self, hook: str, *args: object) -> None:
-        """Call a hook of the observers; what one raises is logged and changes nothing."""
+        """Call a hook of the observers. An error of an observer is logged and changes nothing."""
         tell(self.observers, hook, *args, log=log)
 
     # -- publishes -------------------------------------------------------------------------------
 
     def published(self, topic: str, messages: int, began: float) -> None:
-        """``began``: when the call did, by ``time.monotonic()``."""
+        """Report a confirmed publish. ``began``: start of the call, by ``time.monotonic()``."""
         self._notify("published", topic, messages, time.monotonic() - began)
 
     def publish_failed(self, topic: str, messages: int, began: float, error: PublishError) -> None:
         self._notify("publish_failed", topic, messages, time.monotonic() - began, error)
 
     def await_outcome(self, future: Future[None], topic: str, began: float) -> None:
-        """Tell what becomes of a ``publish_async()``."""
+        """Report the outcome of a ``publish_async()`` when its Future ends."""
         if not self.observers:
             return
 
@@ -73,7 +73,7 @@ class Events:
     # -- nsqlookupds -----------------------------------------------------------------------------
 
     def lookup_changed(self, url: str, error: Exception | None) -> None:
-        """``error``: why it gives no answer of use from now on; None when it does again."""
+        """Report a change: ``error`` is why the nsqlookupd is of no use, None if it is again."""
         if error is None:
             self._notify("lookup_recovered", url)
         else:
@@ -85,7 +85,7 @@ class Events:
         address = connection.nsqd_address
         over = troubles().ended(address)
         if over is not None:
-            # A Writer dials for a publish: nobody may have looked for long.
+            # A Writer dials only for a publish, so the nsqd may have been back for long.
             log.warning(
                 "a Writer is connected to %s again, which was away for %s at most%s",
                 address,

@@ -1,7 +1,7 @@
-"""Writers of an application that may be kept: each call goes to the one that is meant by then.
+"""Writers that an application may store at import. Each call goes to the current Writer.
 
 A module may get its Writer while it is imported, before a test runner says that nothing may leave
-the process. Knows no settings; the Django and Flask integrations hand these out.
+the process. Knows no settings. The Django and Flask integrations hand these Writers out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ __all__ = ["KeepableMemoryWriter", "KeepableWriter"]
 
 
 class KeepableWriter(Writer):
-    """``current``: returns the Writer that the application would hand out at this moment."""
+    """A Writer that forwards each call to the Writer that the application means by then.
+
+    ``current``: returns the Writer that the application would hand out at this moment.
+    """
 
     _frames_to_caller: ClassVar[int] = Writer._frames_to_caller + 1
 
@@ -36,7 +39,7 @@ class KeepableWriter(Writer):
 
     @property
     def messages(self) -> list[CapturedMessage]:
-        """What was published, where messages stay in the process at this moment."""
+        """Captured messages, if publishes stay in the process at this moment."""
         current: Any = self._current()
         if current is self:
             raise AttributeError(f"{self!r} has no messages: what it publishes leaves the process")
@@ -82,7 +85,7 @@ class KeepableWriter(Writer):
 
 
 class KeepableMemoryWriter(KeepableWriter, MemoryWriter):
-    """One that keeps what is published."""
+    """A KeepableWriter that keeps the published messages in the process."""
 
     @property
     def messages(self) -> list[CapturedMessage]:

@@ -1,6 +1,6 @@
-"""A Writer that keeps what is published instead of sending it, for the tests of applications.
+"""Writer that keeps published messages instead of sending them, for the tests of applications.
 
-Knows what a Writer checks; knows no nsqd. The Django and Flask integrations hand it out.
+Knows what a Writer checks. Must not know an nsqd. The Django and Flask integrations hand it out.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = ["CapturedMessage", "MemoryWriter"]
 
 @dataclass(frozen=True, slots=True)
 class CapturedMessage:
-    """What was published: ``topic`` (str), ``body`` (bytes) and ``defer`` (seconds or None).
+    """A published message: ``topic`` (str), ``body`` (bytes) and ``defer`` (seconds or None).
 
-    ``headers`` is a dict, empty where the Writer has none. A test may hand it to a handler in place
-    of a message; ``attempts`` is there for that.
+    ``headers`` is a dict, empty if the Writer has no headers. A test may pass this object to a
+    handler in place of a message; ``attempts`` exists for that.
     """
 
     topic: str
@@ -36,15 +36,16 @@ class CapturedMessage:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def json(self) -> Any:
-        """The body parsed as JSON. Raises ValueError when it is not."""
+        """Return the body parsed as JSON. Raises ValueError if it is not JSON."""
         return json.loads(self.body)
 
 
 class MemoryWriter(Writer):
-    """Takes the options of a Writer, checks as it does, and connects to nothing.
+    """A Writer that takes the same options and makes the same checks, but connects to nothing.
 
-    ``messages``: returns the list that gets what is published; None: a list of its own.
-    ``deliver``: gets what a call has published, when it is in that list. Any thread may publish.
+    ``messages``: returns the list that receives published messages; None: a list of its own.
+    ``deliver``: called with the messages of one call, once they are in the list. Any thread may
+    publish.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class MemoryWriter(Writer):
         deliver: Callable[[list[CapturedMessage]], None] | None = None,
         **options: Any,
     ) -> None:
-        # It has one place only.
+        # The list is the only place for a message, so copies would never be reached.
         super().__init__(nsqd_tcp_addresses, **{**options, "copies": 1, "copies_min": None})
         own: list[CapturedMessage] = []
         self._list = messages or (lambda: own)
@@ -63,7 +64,7 @@ class MemoryWriter(Writer):
 
     @property
     def messages(self) -> list[CapturedMessage]:
-        """What was published, in that order."""
+        """The published messages, oldest first."""
         return self._list()
 
     def _publish(
@@ -89,7 +90,7 @@ class MemoryWriter(Writer):
     def _keep(self, topic: str, bodies: Sequence[bytes | str], defer: float | None) -> None:
         began = time.monotonic()
         for body in bodies:
-            # Names, sizes and times are checked where they are encoded.
+            # ``_encode`` checks names, sizes and times.
             self._encode(topic, body, defer)
         self._check_open()
         messages = [self._captured(topic, body, defer) for body in bodies]

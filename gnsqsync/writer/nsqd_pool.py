@@ -1,6 +1,12 @@
-"""The nsqds of one Writer in one process: which one takes a publish, benches, outages.
+"""Connections of one Writer in one process: which one takes a publish, benches, outages.
 
-Holds the policy objects and the lock around them; knows no publish and no outcome.
+Holds the policy objects and the lock around them. Must not know a publish or its outcome.
+
+``pick`` decides under the lock (``_choose``) and acts without it: it dials, waits or raises.
+``WriterNodes`` keeps the order of the nsqds, ``Outage`` says when to give up, ``Dials`` dials.
+
+Surprise: ``ready`` is read without the lock, so a publish may get a connection that has just been
+lost. The publish finds out when it sends, and comes back to ``pick``.
 """
 
 from __future__ import annotations
@@ -18,9 +24,9 @@ from gnsqsync.discovery.polling import Discovery
 from gnsqsync.discovery.questions import ALL_NSQDS
 from gnsqsync.errors import ClosedError, ConnectionLost, NotSent, NSQError
 from gnsqsync.options import ConnectionOptions
-from gnsqsync.policy.bench import Policy, WriterNodes
 from gnsqsync.policy.outage import Outage, is_final
 from gnsqsync.policy.redials import DialEnd
+from gnsqsync.policy.writer_nodes import Policy, WriterNodes
 from gnsqsync.runtime import Latch, Runtime
 from gnsqsync.stats import counted
 from gnsqsync.wire import commands
@@ -30,18 +36,18 @@ from gnsqsync.writer.health import stuck_threads
 
 __all__ = ["NsqdPool", "within"]
 
-# Seconds in which a dial that failed is not repeated, whichever publish asks, and in which none is
-# tried in the background where no thread could be started.
+# After a failed dial, no publish dials that nsqd again for this many seconds. If no thread could be
+# started for a background dial, the next try waits as long.
 _DIAL_PAUSE = 0.25
-# Seconds after which a dial that failed says nothing of now. In an outage one comes sooner again.
+# Seconds after which a failed dial says nothing about now. In an outage, dials come more often.
 _OLD_SECONDS = 10.0
-# Seconds that a publish waits for the end of an outage before it fails. A loop of publishes then
-# lets the dialling thread run, also on greenlets and where threads run during requests only.
+# Seconds that a publish waits for the end of an outage before it fails. In a loop of publishes,
+# the dialling thread then gets to run, on greenlets and between requests of a web server, too.
 _LAST_LOOK = 0.005
 
 
 def within(timeout: float) -> str:
-    """How the texts of errors say a timeout, which may be what was left of a longer one."""
+    """Format a timeout for an error. It may be the rest of a longer timeout, so it is rounded."""
     return f"within {round(timeout, 3):g} s"
 
 
@@ -53,33 +59,34 @@ def _outage_text(choice: _Choice) -> str:
 
 @dataclass
 class _Choice:
-    """What to do next for a publish, decided under the lock: one of the first three, or wait."""
+    """Next step of a publish, decided under the lock: a connection, a dial, an outage or a wait."""
 
     # Released when there may be more nsqds to choose from.
     news: Latch
-    # How long to wait for that: until the outage begins, or a dial is overdue.
+    # Time at which that wait ends: the outage begins, or a dial is overdue.
     until: float
     connection: Connection | None = None
     dial: Dial | None = None
-    # In an outage: how long it has lasted, in seconds.
+    # Seconds that the outage has lasted; None without an outage.
     outage: float | None = None
-    # How many nsqds are still to be tried in this round; a dial gets its share of the time.
+    # Number of nsqds still to be tried in this round. A dial gets its share of the time.
     untried: int = 1
+    # Dials to begin in the background.
     dials_aside: list[Dial] = field(default_factory=list)
-    # Why dials failed: those of this round, by any thread, or all of an outage.
+    # Errors of the dials of this round, by any thread, or of all in an outage.
     failures: list[NSQError] = field(default_factory=list)
 
 
 class NsqdPool:
-    """One connection to each nsqd of a Writer.
+    """The connections of a Writer, one to each nsqd.
 
-    ``_lock`` guards the tables of connections, dials and tasks, the nodes and the outage. ``ready``
-    is read without it: the connections to use when there is nothing to decide, an immutable tuple
-    that is replaced as a whole. A publish may get one that was lost this moment; it finds out when
-    it sends.
+    ``_lock`` guards the tables of connections and dials, the nodes and the outage. ``ready`` is
+    read without it: an immutable tuple of connections, replaced as a whole, that is empty while
+    there is something to decide. A publish may get a connection that was lost at this moment, and
+    finds out when it sends.
 
-    A publish dials an nsqd by itself, unless a dial there has just failed. When no nsqd is left,
-    each is dialled in the background, again and again, until one of them can take publishes.
+    A publish dials an nsqd itself, unless a dial there has just failed. When no nsqd is left, all
+    are dialled in the background, again and again, until one of them can take publishes.
     """
 
     def __init__(
@@ -93,7 +100,7 @@ class NsqdPool:
         events: Events,
         after_lost: Callable[[Connection], None],
     ) -> None:
-        """``after_lost``: called by the reading thread of a connection that is lost, at its end."""
+        """``after_lost``: called last, by the reading thread of a lost connection."""
         self.pid: int = os.getpid()
         self.runtime = runtime
         self._failover = policy == "failover"
@@ -102,26 +109,31 @@ class NsqdPool:
         self._discovery = Discovery(
             ALL_NSQDS, lookups, self._on_found, events.lookup_changed, runtime
         )
+        # True once no publish may begin.
         self._closed = False
         self._outage = outage
         self._events = events
         self._after_lost = after_lost
         self._dials = Dials(options, runtime, self._lock, self, outage, events)
         self._nodes = WriterNodes(addresses, policy)
+        # Connections that publishes use, by address.
         self._live: dict[Address, Connection] = {}
         self.ready: tuple[Connection, ...] = ()
-        # Live, but without an OK so far: one that only accepts connections stays on the bench.
+        # Live connections without an OK so far. Their nsqds stay on the bench, as such an nsqd may
+        # only accept connections.
         self._unproven: set[Connection] = set()
-        # Live, but a publish there ended without an answer in time.
+        # Live connections on which a publish had no answer in time.
         self._suspects: set[Connection] = set()
-        # Suspect connections that were replaced by a new one, and still owe answers.
+        # Suspects that a new connection replaced, and that may still answer publishes.
         self._replaced: dict[Connection, None] = {}
-        # Whether one of these three has members. Then each OK is passed on to prove().
+        # True while one of these three has members. Each OK is then passed on to prove().
         self.in_doubt: bool = False
+        # Counter of publishes, for taking turns.
         self._turn = itertools.count()
+        # Messages that were confirmed on connections that are gone.
         self._past_published = 0
 
-    # -- which nsqd ------------------------------------------------------------------------------
+    # -- choice of an nsqd -----------------------------------------------------------------------
 
     def pick(
         self,
@@ -130,9 +142,9 @@ class NsqdPool:
         causes: list[BaseException],
         without: Collection[Address] = (),
     ) -> Connection:
-        """A connection for a publish, dialled if need be; ClosedError, or NotSent without one.
+        """Return a connection for a publish, dialled if need be. Raises ClosedError or NotSent.
 
-        To none of the addresses ``without``, which have it.
+        ``without``: addresses that must not be used, because they have the message.
         """
         ready = self.ready
         if without:
@@ -145,7 +157,7 @@ class NsqdPool:
             choice = self._choose(since, without)
             for dial in choice.dials_aside:
                 if not self._dials.aside(dial):
-                    # Its end has released the news: a wait for these would be none.
+                    # The failed start has released this latch, so a wait for it would not wait.
                     choice.news = self._dials.news
                     choice.until = min(choice.until, self._now() + _DIAL_PAUSE)
             if choice.connection is not None:
@@ -166,23 +178,23 @@ class NsqdPool:
                     return connection
                 causes.append(error)
             else:
-                # Each was tried; from now on it is dialled in the background.
+                # Each nsqd was tried, and is dialled in the background from now on.
                 self._discovery.wait(choice.news, min(deadline, choice.until))
             if self._now() >= deadline:
                 for connection in list(self._live.values()):
                     if connection.address not in without:
                         return connection
-                # Dials of others may have failed just now.
+                # Dials of other threads may have failed just now.
                 with self._lock:
                     known = [self._dials.failure(address, since) for address in self._nodes.listed]
                 causes.extend(error for error in known if error and error not in causes)
                 self._raise_not_sent(f"no nsqd could be reached {within(timeout)}", causes)
 
     def _choose(self, since: float, without: Collection[Address]) -> _Choice:
-        """The next step of a publish for which ``ready`` has no connection.
+        """Return the next step of a publish for which ``ready`` has no connection.
 
-        A dial that failed after ``since`` is not repeated, by any thread: a hundred publishes
-        that meet at a dead nsqd are one dial.
+        A dial that failed after ``since``, on any thread, is not repeated: a hundred publishes that
+        meet at a dead nsqd make one dial.
         """
         self._dials.end_overdue()
         with self._lock:
@@ -192,11 +204,12 @@ class NsqdPool:
             addresses = self._nodes.candidates(now, self._live.keys())
             listed = self._nodes.listed
             if without:
-                # Those are live. A dial there would replace the connection.
+                # The nsqds ``without`` are live, and a dial would replace their connections.
                 listed = tuple(address for address in listed if address not in without)
                 addresses = [address for address in addresses if address not in without]
                 if not addresses:
-                    raise NotSent(f"no other nsqd than {counted(len(without), 'nsqd')} is known")
+                    having = counted(len(without), "nsqd")
+                    raise NotSent(f"no nsqd is known besides {having} with a copy")
             if not addresses:
                 self._outage.begun(None, now)
             if self._outage.due(addresses) <= now and self._is_old(addresses, now):
@@ -231,7 +244,10 @@ class NsqdPool:
         return choice
 
     def _is_old(self, addresses: Sequence[Address], now: float) -> bool:
-        """Whether nobody dials them, nor has lately, as nobody published; holding ``_lock``."""
+        """Return True if what is known of the nsqds is old. Holding ``_lock``.
+
+        When nobody has published for a while, no dial or connection tells how they are now.
+        """
         return bool(addresses) and not any(
             address in self._live
             or self._dials.get(address)
@@ -241,7 +257,7 @@ class NsqdPool:
 
     @property
     def outage_seconds(self) -> float:
-        """For how long no nsqd could take a publish; 0 when there is no outage."""
+        """Seconds for which no nsqd could take a publish; 0 without an outage."""
         with self._lock:
             addresses = {*self._nodes.listed, *self._live}
             now = self._now()
@@ -259,10 +275,10 @@ class NsqdPool:
         causes.extend(lookups)
         raise NotSent(text, causes) from (causes[-1] if causes else None)
 
-    # -- what came of it -------------------------------------------------------------------------
+    # -- outcomes --------------------------------------------------------------------------------
 
     def prove(self, connection: Connection) -> None:
-        """nsqd said OK there: off the bench."""
+        """Take the nsqd off the bench, because it said OK on this connection."""
         with self._lock:
             news = None
             if connection in self._unproven | self._suspects | self._replaced.keys():
@@ -279,9 +295,9 @@ class NsqdPool:
             old.cut()
 
     def suspect(self, connection: Connection, since: float, why: str) -> None:
-        """It was too slow: benched, so that the next publishes go to others, if there are.
+        """Bench the nsqd of a slow connection, so that the next publishes go to others.
 
-        ``since``: when the publish began that was not answered in time. ``why``: says that.
+        ``since``: time at which the unanswered publish began. ``why``: text of the error.
         """
         dials = []
         with self._lock:
@@ -298,18 +314,18 @@ class NsqdPool:
             self._dials.aside(dial)
 
     def leave(self, connection: Connection) -> bool:
-        """It cannot store a message now: on the bench. Whether there is another one live."""
+        """Bench an nsqd that cannot store a message now. Return True if another one is live."""
         with self._lock:
-            # Only if it was not replaced meanwhile: nobody would tell of an OK of the new
-            # connection, and the nsqd would stay benched.
+            # A replaced connection benches nothing: no OK of the new connection would be passed on,
+            # and the nsqd would stay benched.
             if self._live.get(connection.address, connection) is connection:
                 self._nodes.failed(connection.address, self._now())
             return any(address != connection.address for address in self._live)
 
     def pass_over(self, connection: Connection) -> None:
-        """A publish failed there. If the connection is about to end, no other publish goes there.
+        """Take a connection with a failed publish out of use, if it is about to end.
 
-        ``on_lost`` is called only after callbacks of futures have returned.
+        ``on_lost`` comes later, only after callbacks of futures have returned.
         """
         with self._lock:
             queue = connection.send_queue
@@ -317,7 +333,7 @@ class NsqdPool:
                 self._forget(connection)
 
     def others(self, address: Address) -> Collection[Address]:
-        """Return all nsqds but this one, for a publish that must go there."""
+        """Return all nsqds but this one, so that a publish without them goes to this one."""
         with self._lock:
             return {*self._nodes.listed, *self._live} - {address}
 
@@ -328,12 +344,12 @@ class NsqdPool:
     # -- connections -----------------------------------------------------------------------------
 
     def on_connected(self, connection: Connection) -> bool:
-        """A dial succeeded; holding ``_lock``."""
+        """Take a dialled connection into use; holding ``_lock``."""
         if self._closed:
             return False
         before = self._live.get(connection.address)
         if before is not None:
-            # It answers no publish, so there was an outage. Publishes on it may be answered yet.
+            # A second dial means that the live one answered nothing. It may answer yet.
             self._suspects.discard(before)
             self._replaced[before] = None
         self._unproven.add(connection)
@@ -346,13 +362,13 @@ class NsqdPool:
         self._nodes.failed(address, self._now(), end)
 
     def is_sought(self, address: Address) -> bool:
-        """Whether it is to be dialled again, as none can take a publish; holding ``_lock``."""
+        """Return True if it must be dialled again: no nsqd takes publishes. Holding ``_lock``."""
         if self._closed or address not in self._nodes.listed:
             return False
         return self._suspects.issuperset(self._live.values())
 
     def _refresh(self) -> None:
-        """Make ``ready`` anew, holding ``_lock``: () while some nsqd is missing or suspect."""
+        """Renew ``ready``, holding ``_lock``: empty while an nsqd is missing or suspect."""
         self.in_doubt = bool(self._unproven or self._suspects or self._replaced)
         listed = self._nodes.listed
         if self._closed or self._suspects:
@@ -362,18 +378,18 @@ class NsqdPool:
         live = tuple(connection for connection in wanted if connection is not None)
         self.ready = live if len(live) == len(wanted) else ()
 
-    # -- looking for nsqds -----------------------------------------------------------------------
+    # -- discovery -------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to ask the nsqlookupds, if there are any."""
         try:
             self._discovery.start()
         except RuntimeError as error:
-            # Python 3.12 starts no thread any more when the interpreter ends.
+            # Python 3.12 starts no thread once the interpreter is ending.
             raise NotSent(f"no thread asks for nsqds: {error}", [error]) from error
 
     def _on_found(self, source: Hashable, addresses: set[Address]) -> None:
-        """What one nsqlookupd lists now. By its poll thread."""
+        """Take the list of one nsqlookupd. By its poll thread."""
         with self._lock:
             if self._closed:
                 return
@@ -388,7 +404,7 @@ class NsqdPool:
         news.release()
 
     def connect(self, timeout: float) -> None:
-        """Dial every nsqd side by side and wait; NotSent when none can be reached."""
+        """Dial all nsqds side by side and wait. Raises NotSent if none can be reached."""
         deadline = self._now() + timeout
         if self.outage_seconds:
             self.pick(deadline, timeout, [])
@@ -412,7 +428,7 @@ class NsqdPool:
             self.pick(deadline, timeout, [])
 
     def ping(self, timeout: float) -> None:
-        """Connect if need be, and give a NOP to each connection."""
+        """Connect if need be, and send a NOP on each connection."""
         if not self.is_connected or self.outage_seconds:
             self.connect(timeout)
         for connection in self.connections():
@@ -428,13 +444,13 @@ class NsqdPool:
             return [*self._live.values(), *self._replaced]
 
     def stuck(self, name: str) -> list[str]:
-        """A sentence for each thread that hangs. Takes no lock.
+        """Return a sentence for each hung thread. Takes no lock.
 
-        Not for that of a connection that was replaced, which holds up no publish any more.
+        The threads of replaced connections are left out, because no publish uses them any more.
         """
         return stuck_threads(name, list(self._live.values()), self._discovery)
 
-    # -- what the connections tell -----------------------------------------------------------------
+    # -- reports of the connections ----------------------------------------------------------------
 
     def on_lost(self, connection: Connection, reason: Exception) -> None:
         with self._lock:
@@ -445,12 +461,12 @@ class NsqdPool:
             self._after_lost(connection)
 
     def _forget(self, connection: Connection) -> None:
-        """No publish goes there any more; once, holding ``_lock``."""
+        """Take a connection out of use, once. Holding ``_lock``."""
         if self._live.get(connection.address) is connection:
             del self._live[connection.address]
             self._unproven.discard(connection)
             if connection in self._suspects and self._dials.get(connection.address) is None:
-                # Nobody would see that it is back. The next publish dials it.
+                # The next publish dials it, because no thread would see that the nsqd is back.
                 self._outage.works(connection.address)
             self._suspects.discard(connection)
             self._past_published += connection.published
@@ -464,7 +480,7 @@ class NsqdPool:
     # -- the end -----------------------------------------------------------------------------------
 
     def stop_taking(self) -> None:
-        """From now on ``pick()`` raises ClosedError, also where it waits."""
+        """Make ``pick()`` raise ClosedError from now on, even where it already waits."""
         with self._lock:
             self._closed = True
             self.ready = ()
@@ -472,7 +488,7 @@ class NsqdPool:
         self._discovery.stop()
 
     def close(self, timeout: float) -> None:
-        """After ``stop_taking()``: publishes under way have ``timeout`` seconds, then all ends."""
+        """Give publishes under way ``timeout`` seconds, then end all. After ``stop_taking()``."""
         deadline = self._now() + timeout
         self._dials.close()
         for connection in self.connections():
@@ -482,9 +498,10 @@ class NsqdPool:
         self._discovery.join()
 
     def let_go(self) -> None:
-        """The Writer was forgotten without a close. By the garbage collector: takes no lock.
+        """End all connections of a forgotten Writer. By the garbage collector: takes no lock.
 
-        Nobody waits for an answer any more. A forked child must not end its parent's connections.
+        No caller waits for an answer any more. A forked child must leave its parent's connections
+        alone.
         """
         if self.pid != os.getpid():
             return
@@ -496,9 +513,9 @@ class NsqdPool:
         self._dials.let_go()
 
     def abandon(self) -> None:
-        """In a forked child: close the descriptors and nothing else. No lock is to be trusted.
+        """Close the descriptors in a forked child, and no more: any lock may be held for ever.
 
-        A greenlet that was publishing is copied into the child, and finds this closed.
+        A publishing greenlet is copied into the child, and finds the pool closed.
         """
         self._closed = True
         self.ready = ()
@@ -508,7 +525,7 @@ class NsqdPool:
 
     @property
     def published(self) -> int:
-        """Messages that nsqds have confirmed, over connections that are gone, too."""
+        """Count of messages that nsqds confirmed, on lost connections, too."""
         with self._lock:
             connections = [*self._live.values(), *self._replaced]
             return self._past_published + sum(c.published for c in connections)

@@ -1,6 +1,12 @@
-"""The publishes of one Writer in one process: sent, waited for, told what became of them.
+"""Publishes of one Writer in one process: sent, waited for, and ended with a result or an error.
 
-Knows outcomes and deadlines; its NsqdPool says which nsqd takes a publish.
+Knows outcomes and deadlines. Its NsqdPool says which nsqd takes a publish.
+
+``publish`` waits for the answer on the caller's thread. ``publish_async`` admits a publish to the
+AsyncWindow and leaves its answer to the reading thread.
+
+Surprise: a publish whose time is over stays in the queue of answers. nsqd answers in order, so the
+next answer would otherwise go to the wrong publish.
 """
 
 from __future__ import annotations
@@ -23,8 +29,8 @@ from gnsqsync.errors import (
 )
 from gnsqsync.options import ConnectionOptions
 from gnsqsync.policy import credentials
-from gnsqsync.policy.bench import Policy
 from gnsqsync.policy.outage import Outage
+from gnsqsync.policy.writer_nodes import Policy
 from gnsqsync.runtime import Runtime
 from gnsqsync.stats import WriterConnectionStats, WriterStats
 from gnsqsync.wire import commands
@@ -34,11 +40,11 @@ from gnsqsync.writer.nsqd_pool import NsqdPool, within
 
 __all__ = ["Publisher"]
 
-# A connection is closed when so many publishes gave up waiting on it and have no answer yet.
+# Upper bound of unanswered publishes whose callers gave up; beyond it the connection is closed.
 _ABANDONED_MAX = 100
-# Seconds between two looks of a waiting publish whether its bytes are still unsent.
+# Seconds between two looks of a waiting publish at whether its bytes are still unsent.
 _LOOK_SECONDS = 0.1
-# For an MPUB whose time others have used up: what can be sent at once still is.
+# Seconds for an MPUB whose time the MPUBs before it used up: what can leave at once still does.
 _LEAST_SECONDS = 0.001
 
 
@@ -47,7 +53,7 @@ def _no_answer(connection: Connection, timeout: float) -> str:
 
 
 def _oldest(connection: Connection) -> PublishSlot | None:
-    """The publish that is to be answered next."""
+    """Return the publish that is to be answered next, or None."""
     try:
         return connection.send_queue.pending[0]
     except IndexError:
@@ -55,7 +61,7 @@ def _oldest(connection: Connection) -> PublishSlot | None:
 
 
 class _WindowSlot(PublishSlot):
-    """A publish of the window. It may be put off to a fresh connection before its future ends."""
+    """A publish of the window. It can move to a fresh connection before its future ends."""
 
     __slots__ = (
         "began",
@@ -68,9 +74,9 @@ class _WindowSlot(PublishSlot):
         "timeout",
     )
 
-    # Set before it is submitted.
+    # Connection that it is submitted to; set before that.
     connection: Connection
-    # Why it was put off.
+    # Refusal because of which it waits for a fresh connection.
     reason: PublishError
 
     def __init__(
@@ -91,7 +97,7 @@ class _WindowSlot(PublishSlot):
         self.deadline = began + timeout
         # True while it counts in the window.
         self.has_room = True
-        # True if its nsqds must be different ones, and it goes to its own only.
+        # True if it is one of several copies, which must go to different nsqds.
         self.is_copy = is_copy
         self.put_off = put_off
 
@@ -101,11 +107,11 @@ class _WindowSlot(PublishSlot):
 
 
 class Publisher:
-    """Publishes through NsqdPool; any number of threads share them. ``_lock`` guards the counts.
+    """Sender of publishes through NsqdPool. Many threads share it. ``_lock`` guards the counts.
 
-    A refusal of credentials on a connection that was there before the publish began is of no
-    account: the secret may be another one by now, and so may its rights. The publish goes to a
-    fresh connection. What a connection refuses that was opened for it, or since, stays refused.
+    A connection that was opened before a publish may refuse credentials that have been replaced
+    since, or whose rights have. The publish then goes to a fresh connection. A refusal by a
+    connection that was opened later is final.
     """
 
     def __init__(
@@ -120,19 +126,21 @@ class Publisher:
         events: Events,
         retry_unknown: bool = False,
     ) -> None:
-        # Raises ConfigError on an OS thread that may not publish here. None: any may.
+        # Raises ConfigError on an OS thread that may not publish here; None: any thread may.
         self.check_thread: Callable[[], None] | None = (
             runtime.check_thread if runtime.has_home_thread else None
         )
         self.pool: NsqdPool = NsqdPool(
             addresses, policy, options, runtime, lookups, outage, events, self._send_again
         )
-        # Publishes of the window that were put off, each list for its connection's reading thread.
+        # Publishes that wait for a fresh connection, by the old one, whose reading thread sends
+        # them.
         self._waiting: dict[Connection, list[_WindowSlot]] = {}
         self._retry_unknown = retry_unknown
         self._window = AsyncWindow(runtime)
         self._now = runtime.now
         self._lock = runtime.lock()
+        # Counts of publishes that were refused, not sent, or left with an unknown outcome.
         self._refused = self._not_sent = self._unknown = 0
 
     # -- publishing ------------------------------------------------------------------------------
@@ -140,7 +148,7 @@ class Publisher:
     def publish_all(self, topic: str, chunks: list[list[bytes]], timeout: float) -> None:
         """Publish each chunk of bodies as one MPUB, one after the other, all within ``timeout``.
 
-        Raises as ``publish()``; the error says how many messages nsqd has confirmed.
+        Raises as ``publish()``. The error says how many messages nsqd has confirmed.
         """
         deadline = self._now() + timeout
         acknowledged = 0
@@ -165,8 +173,8 @@ class Publisher:
     ) -> None:
         """Send one PUB, DPUB or MPUB and wait for its OK, all within ``timeout`` seconds.
 
-        ``started``: now. ``deadline``: where others came before it within that time. Raises
-        NotSent, Refused or OutcomeUnknown; see Writer.publish.
+        ``started``: now. ``deadline``: end of the time, if other MPUBs came before in that time.
+        Raises NotSent, Refused or OutcomeUnknown; see Writer.publish.
         """
         pool = self.pool
         if deadline is None:
@@ -181,8 +189,8 @@ class Publisher:
                 else:
                     connection = pool.pick(deadline, timeout, causes)
                     if not ready and self._now() >= deadline:
-                        # Nobody would wait for the answer.
-                        text = f"no time was left for {connection.nsqd_address}, {within(timeout)}"
+                        # Sent now, the publish would have no time left to wait for its answer.
+                        text = f"no time was left for {connection.nsqd_address} {within(timeout)}"
                         raise NotSent(text, causes)
                 slot = PublishSlot(data, None, None, messages)
                 connection.publishes.publish(slot, started, deadline)
@@ -193,7 +201,7 @@ class Publisher:
                     if pool.in_doubt:
                         pool.prove(connection)
                     return
-                # At the deadline it would leave, and nobody would wait for the answer.
+                # At the deadline it would still be sent, and no time would be left for the answer.
                 started = self._now()
                 if started >= deadline or not (
                     self._is_outdated(connection, error, began)
@@ -213,11 +221,11 @@ class Publisher:
         deadline: float,
         timeout: float,
     ) -> None:
-        """Wait for an outcome; raises when the time is over before."""
+        """Wait for an outcome. Raise an error when the time ends before it."""
         while (left := deadline - self._now()) > 0:
             if connection.send_queue.has_unsent:
-                # The kernel is full, and the thread that was writing our bytes has stopped. This
-                # one writes for others, too, and so only for a while: its own answer may come.
+                # The kernel is full, and the thread that wrote our bytes has stopped. This thread
+                # writes for others, too, so it does so briefly: its own answer may come meanwhile.
                 connection.send_queue.flush(min(left, _LOOK_SECONDS))
             left = deadline - self._now()
             if connection.publishes.wait_aside(slot, min(left, _LOOK_SECONDS)):
@@ -227,7 +235,7 @@ class Publisher:
     def _verdict(
         self, error: PublishError | ClosedError, causes: list[BaseException]
     ) -> PublishError | ClosedError:
-        """Count and return what to raise. An unknown outcome stays unknown after later attempts."""
+        """Count and return the error to raise. After a retry, an unknown outcome stays unknown."""
         unknown = next((c for c in causes if isinstance(c, OutcomeUnknown)), None)
         if unknown is not None and not isinstance(error, OutcomeUnknown):
             error = OutcomeUnknown(f"{unknown}; sending it again failed: {error}")
@@ -243,10 +251,10 @@ class Publisher:
         keep: object = None,
         used: set[Address] | None = None,
     ) -> Future[None]:
-        """Send it and return; ``timeout`` seconds are for finding a connection only.
+        """Send a publish and return. ``timeout``: seconds to find a connection only.
 
-        ``keep`` is referred to until there is an outcome. It goes to none of the addresses in
-        ``used``, and the one that it goes to is added.
+        ``keep`` is kept alive until there is an outcome. ``used``: addresses that must not be
+        used; the chosen one is added.
         """
         future: Future[None] = Future()
         started = self._now()
@@ -279,11 +287,11 @@ class Publisher:
         return future
 
     def _submit(self, slot: _WindowSlot, without: Collection[Address]) -> None:
-        """Send it to a connection that it may have; raises as ``NsqdPool.pick``."""
+        """Send it on a connection outside ``without``. Raises as ``NsqdPool.pick``."""
         while True:
             try:
                 connection = self.pool.pick(slot.deadline, slot.timeout, [], without)
-            except BaseException:  # also one from outside: no outcome gives the room back
+            except BaseException:  # even a kill: without an outcome, only this gives the room back
                 self._leave_window(slot)
                 raise
             slot.connection = connection
@@ -297,9 +305,9 @@ class Publisher:
             self._window.leave(len(slot.data))
 
     def _wait_for_room(self, size: int, started: float, timeout: float) -> None:
-        """Until there is room for a publish of ``size`` bytes; NotSent when there is none in time.
+        """Wait for room for ``size`` bytes. Raise NotSent if there is none in time.
 
-        A connection that answers nothing meanwhile is suspect.
+        A connection that answers no publish meanwhile becomes suspect.
         """
         if self.pool.outage_seconds:
             self.pool.pick(started + timeout, timeout, [])
@@ -317,7 +325,7 @@ class Publisher:
     def _give_up(
         self, connection: Connection, slot: PublishSlot, started: float, timeout: float
     ) -> None:
-        """The time is over. Raises, unless the outcome came at the last moment."""
+        """Raise the error of a publish whose time is over, unless its outcome came just now."""
         connection.publishes.recall()
         if slot.done:
             return
@@ -329,9 +337,10 @@ class Publisher:
         elif slot.wait(0):
             return
         else:
-            # The slot stays in the queue of answers; else the next answer would be matched to it.
+            # The slot stays in the queue, or the next answer would be given to the wrong publish.
             slot.abandoned = True
-            # An answer that still comes shows that nsqd works again, as that of a Future does.
+            # A late answer shows that nsqd works again. A future makes the reading thread call
+            # this.
             slot.on_end = lambda late: self._prove(connection, late)
             slot.future = Future()
             unanswered = list(connection.send_queue.pending)
@@ -341,31 +350,31 @@ class Publisher:
         raise error
 
     def _prove(self, connection: Connection, slot: PublishSlot) -> None:
-        """The outcome of a publish that nobody waits for."""
+        """Pass an OK on to the pool, for a publish that no caller waits for."""
         if slot.error is None and self.pool.in_doubt:
             self.pool.prove(connection)
 
     def _may_try_again(self, connection: Connection, error: PublishError) -> bool:
-        """Whether it is safe, or wanted, to send it once more, here or elsewhere."""
+        """Return True if a second try, here or elsewhere, is safe or wanted by the user."""
         if isinstance(error, OutcomeUnknown):
             return self._retry_unknown
         if isinstance(error, NotSent):
             return True
-        # Another nsqd may take what this one could not store.
+        # Another nsqd may be able to store the message.
         if not isinstance(error, Refused) or not error.error.retriable:
             return False
-        # Part of an MPUB may be stored; another nsqd would store that part twice.
+        # An MPUB may be stored in part, and another nsqd would store that part twice.
         if isinstance(error.error, MpubFailed) or self.pool.is_single:
             return False
         return self.pool.leave(connection)
 
     @staticmethod
     def _is_outdated(connection: Connection, error: PublishError, began: float) -> bool:
-        """Return True if credentials were refused that are older than a publish begun then."""
+        """Return True if credentials were refused on a connection older than ``began``."""
         return connection.connected_at < began and credentials.are_refused(error)
 
     def _put_off(self, slot: _WindowSlot, error: PublishError) -> bool:
-        """Keep it for a fresh connection, if that may take it. By the reading thread."""
+        """Keep a publish for a fresh connection, if that may take it. By the reading thread."""
         if not self._is_outdated(slot.connection, error, slot.began):
             return False
         slot.reason = error
@@ -373,7 +382,7 @@ class Publisher:
         return True
 
     def _send_again(self, lost: Connection) -> None:
-        """Send what was put off. By the reading thread of ``lost``, as the last thing it does."""
+        """Send the publishes that waited. By the reading thread of ``lost``, as its last act."""
         waiting = self._waiting.pop(lost, [])
         why: PublishError | None = None
 
@@ -389,11 +398,11 @@ class Publisher:
             except PublishError as raised:
                 error = raised
                 if self._now() < slot.deadline:
-                    # No nsqd takes this client. The others would each wait to be told the same.
+                    # The client is refused everywhere. The others would wait to learn the same.
                     why = raised
-            except BaseException:  # one from outside leaves no publish without an outcome
+            except BaseException:  # a kill must leave no publish without an outcome
                 if not slot.has_room:
-                    # The publish went to no connection, which would tell its outcome.
+                    # The publish is on no connection, so none will tell its outcome.
                     PublishSlot.fail(slot, error)
                 raise
             PublishSlot.fail(slot, error)
@@ -401,7 +410,7 @@ class Publisher:
         end_each(partial(again, slot) for slot in waiting)
 
     def _resubmit(self, slot: _WindowSlot) -> None:
-        # Another nsqd may have another copy.
+        # A copy must not go to an nsqd that may have another copy.
         others = self.pool.others(slot.connection.address) if slot.is_copy else ()
         self._submit(slot, others)
 
@@ -417,9 +426,9 @@ class Publisher:
     # -- the end and the counters ---------------------------------------------------------------
 
     def close(self, timeout: float) -> None:
-        """No new publishes; those under way have ``timeout`` seconds; then all is closed."""
+        """Refuse new publishes, give those under way ``timeout`` seconds, then close all."""
         self.pool.stop_taking()
-        # Publishes that wait for room go on and find the Writer closed.
+        # Publishes that wait for room now go on, and find the Writer closed.
         self._window.close()
         self.pool.close(timeout)
 

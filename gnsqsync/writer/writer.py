@@ -1,4 +1,10 @@
-"""The Writer: what a user constructs to publish. Checks and encodes; the Publisher sends."""
+"""The Writer, which a user constructs to publish. It checks and encodes; the Publisher sends.
+
+Knows options, topics, bodies and processes. Must not know connections or outcomes.
+
+Surprise: ``_begin`` makes a Publisher for each process, and two threads may make one at the same
+time. ``dict.setdefault`` lets one win, and nothing is started before that.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +31,8 @@ from gnsqsync.options import (
     check_topic,
     split_connection_options,
 )
-from gnsqsync.policy.bench import Policy
 from gnsqsync.policy.outage import REFUSED, Outage
+from gnsqsync.policy.writer_nodes import Policy
 from gnsqsync.runtime import Runtime, RuntimeLike, choose
 from gnsqsync.runtime.at_exit import at_exit, not_at_exit
 from gnsqsync.runtime.event_loop import running_loop_finder
@@ -43,64 +49,65 @@ if TYPE_CHECKING:
 
 __all__ = ["Writer"]
 
-# Seconds for publishes under way at the end of the interpreter.
+# Seconds that publishes under way have at the end of the interpreter.
 _EXIT_SECONDS = 2.0
-# Of a process that has not published yet.
+# Statistics of a process that has not published yet.
 _NO_STATS = WriterStats(connections=(), published=0, refused=0, not_sent=0, outcome_unknown=0)
 
 
 class Writer:
-    """Publishes to one or several nsqds. One per process is enough: any thread may use it.
+    """Publishes to one or several nsqds. One Writer for each process is enough.
 
-    The constructor connects nothing; the first publish does. After a fork the child connects anew
-    by itself. A Writer that is forgotten without ``close()`` lets go of its connections when nobody
-    waits for an answer.
+    The constructor does not connect; the first publish does. After a fork the child connects
+    anew by itself. A Writer that is forgotten without ``close()`` closes its connections as soon as
+    no caller waits for an answer.
 
     Args:
-        nsqd_tcp_addresses: As of the Reader; None: ``127.0.0.1:4150``, or none if there are
-            nsqlookupds.
-        lookupd_http_addresses: As of the Reader: every nsqd that they list takes publishes, from
-            the first publish on.
-        lookupd_poll_interval: As of the Reader.
-        lookupd_poll_jitter: As of the Reader.
-        lookupd_authorization: As of the Reader.
-        lookupd_session: As of the Reader.
-        policy: ``'round_robin'``: the nsqds that are up take turns. ``'failover'``: the first of
-            the list that is up, and back to it when it is up again. What nsqlookupds list comes
-            after what is given, sorted.
-        publish_timeout: Seconds, 0.001 or more: one deadline over choosing, dialling, writing and
-            the OK.
-        retry_unknown: Publish again, elsewhere or on a new connection, when a connection ended
-            before nsqd answered, as long as the deadline allows; nsqd may then have it twice.
-        outage: ``'fail'``: while no nsqd can be reached, publishes raise NotSent at once. That
-            begins after a second of nothing but refusals, after one ``publish_timeout`` of silence,
-            or at once where a new try does not help (a wrong port, a refused secret). Each nsqd is
-            then dialled in the background until one is back. ``'wait'``: publishes wait until their
-            timeout.
-        copies: How many different nsqds must have said OK, 1 or more. With more than 1 each message
-            comes as often, unless an inbox or a KeyWindow drops the twins by its key.
-        copies_min: With how many a publish goes on, and says so in the log, when no more can be
-            reached in time; None: ``copies``. Else it raises TooFewCopies.
-        max_msg_size: Bytes of a body, 1 or more; as nsqd's ``--max-msg-size``. A larger body is
-            refused here, since nsqd would close the connection.
-        max_body_size: Bytes of an MPUB, 9 or more; as nsqd's ``--max-body-size``.
-        max_defer: Seconds, 0 or more; as nsqd's ``--max-req-timeout``.
-        headers: Whether each body goes into an envelope (docs/protocol/envelope), which Readers
-            with ``headers=True`` open. It counts for ``max_msg_size``.
+        nsqd_tcp_addresses: As in Reader. None means ``127.0.0.1:4150``, or no address if
+            nsqlookupds are given.
+        lookupd_http_addresses: As in Reader. Every nsqd that they list takes publishes, from the
+            first publish on.
+        lookupd_poll_interval: As in Reader.
+        lookupd_poll_jitter: As in Reader.
+        lookupd_authorization: As in Reader.
+        lookupd_session: As in Reader.
+        policy: ``'round_robin'``: the nsqds that are up take turns. ``'failover'``: the first nsqd
+            of the list that is up, and an earlier one again when it is back. Nsqds that nsqlookupds
+            list come after the given ones, sorted.
+        publish_timeout: Seconds, 0.001 or more. One deadline for choosing an nsqd, dialling,
+            writing and the OK.
+        retry_unknown: If True, publish again when a connection ends before nsqd has answered, as
+            long as the deadline allows. nsqd may then store the message twice.
+        outage: ``'fail'``: while no nsqd can be reached, publishes raise NotSent at once. An
+            outage begins after a second of nothing but refusals, after one ``publish_timeout`` of
+            silence, or at once if a new try cannot help (a wrong port, a refused secret). Each nsqd
+            is then dialled in the background until one is back. ``'wait'``: publishes wait for the
+            end of the outage until their timeout.
+        copies: Number of different nsqds that must say OK, 1 or more. With more than 1, each
+            message is delivered as often, unless an inbox or a KeyWindow drops the twins by key.
+        copies_min: Number of OKs with which a publish still succeeds, with a warning in the log,
+            if no more nsqds can be reached in time. With fewer it raises TooFewCopies. None means
+            ``copies``.
+        max_msg_size: Bytes of a body, 1 or more; equal to nsqd's ``--max-msg-size``. A larger body
+            is refused here, because nsqd would close the connection.
+        max_body_size: Bytes of an MPUB, 9 or more; equal to nsqd's ``--max-body-size``.
+        max_defer: Seconds, 0 or more; equal to nsqd's ``--max-req-timeout``.
+        headers: If True, each body goes into an envelope (docs/protocol/envelope), which Readers
+            with ``headers=True`` open. The envelope counts for ``max_msg_size``.
         middleware: A list of Middlewares, the first one outermost.
         observer: An Observer, or a list of them.
-        runtime: As of the Reader.
-        options: As of the Reader.
+        runtime: As in Reader.
+        options: As in Reader.
         **connection_options: The fields of ConnectionOptions.
 
     Raises:
         ConfigError: A value is not allowed.
 
     Threads:
-        Any thread may use it. On gevent any greenlet of the OS thread that published first.
+        Any thread may use it. On gevent, any greenlet of the OS thread that published first.
     """
 
-    # From a warning in publish() to the line that called it.
+    # Stack frames from a warning in publish() to the line that called it.
     _frames_to_caller: ClassVar[int] = 4
 
     def __init__(
@@ -128,7 +135,7 @@ class Writer:
         options: ConnectionOptions | None = None,
         **connection_options: Unpack[ConnectionOptionKeywords],
     ) -> None:
-        # First: a wrong name may be the reason for what else is wrong.
+        # Checked first: a misspelt option may be the reason of another error.
         self._options = split_connection_options(options, connection_options, Writer)
         urls = http_urls(lookupd_http_addresses)
         if nsqd_tcp_addresses is None:
@@ -164,7 +171,7 @@ class Writer:
             raise ConfigError(f"headers is {headers!r}; it must be True or False")
         self._has_headers = headers
         self._around = Around(check_middleware(middleware), headers)
-        # Whether a publish goes through that.
+        # True if a publish needs neither headers nor middleware.
         self._is_plain = self._around.is_plain
         self._events = Events(observer)
         if self._options.uses_tls:
@@ -178,10 +185,11 @@ class Writer:
             options=self._options,
         )
         self._runtime_choice = runtime
+        # True after close().
         self._closed = False
-        # Tells the event loop that runs on this thread; None where there is nothing to warn of.
+        # Returns the event loop that runs on this thread; None once there is nothing to warn of.
         self._running_loop: Callable[[], object] | None = None
-        # By process id: a child finds nothing here and makes its own.
+        # Publishers by process id: a forked child finds none of its own and makes one.
         self._by_process: dict[int, Publisher] = {}
 
     # -- publishing ------------------------------------------------------------------------------
@@ -195,25 +203,25 @@ class Writer:
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Publish one message; returns when nsqd has said OK.
+        """Publish one message and return when nsqd has said OK.
 
         Args:
-            topic: The topic; nsqd creates it.
+            topic: Name of the topic, which nsqd creates if need be.
             body: bytes, or a str, which is sent as UTF-8; not empty.
-            defer: Seconds, 0 to ``max_defer``, until it is delivered; None: at once.
+            defer: Seconds until nsqd delivers it, 0 to ``max_defer``; None: at once.
             timeout: Seconds, instead of ``publish_timeout``.
-            headers: For ``message.headers``: names and values; of a Writer with ``headers=True``. A
+            headers: Names and values for ``message.headers``, of a Writer with ``headers=True``. A
                 message without a ``key`` gets one (docs/protocol/envelope#envelope-key).
 
         Raises:
-            ConfigError: A value is not allowed, or on gevent this is another OS thread than that of
-                the first publish; nothing was sent.
-            NotSent: No nsqd got it. Others are tried while there is time; in an outage it is raised
-                at once.
+            ConfigError: A value is not allowed, or on gevent this is not the OS thread of the first
+                publish. Nothing was sent.
+            NotSent: No nsqd got it. Other nsqds are tried while there is time; in an outage the
+                error comes at once.
             Refused: nsqd answered with an error.
-            OutcomeUnknown: It left and no answer came, and ``retry_unknown`` did not help.
-            TooFewCopies: Fewer than ``copies_min`` nsqds have it, and at least one.
-            ClosedError: After ``close()``.
+            OutcomeUnknown: It was sent, no answer came, and ``retry_unknown`` did not help.
+            TooFewCopies: At least one nsqd has it, but fewer than ``copies_min``.
+            ClosedError: The Writer is closed.
         """
         if self._is_plain and headers is None:
             self._publish(topic, body, defer, timeout)
@@ -227,7 +235,7 @@ class Writer:
     def _publish(
         self, topic: str, body: bytes | str, defer: float | None, timeout: float | None
     ) -> None:
-        # What is plainly right costs no call.
+        # A plain publish is checked here, without a call.
         if (
             defer is None
             and type(topic) is str
@@ -264,21 +272,21 @@ class Writer:
     ) -> None:
         """Publish messages with MPUB, as few as ``max_body_size`` allows, one after the other.
 
-        Each MPUB is all or nothing. The one exception is E_MPUB_FAILED (a full disk): nsqd may then
-        have a part. Several MPUBs together are not all or nothing.
+        nsqd stores each MPUB whole or not at all, except after E_MPUB_FAILED (a full disk), when it
+        may have stored a part. Several MPUBs together are not all or nothing.
 
         Args:
-            topic: The topic; nsqd creates it.
-            bodies: The messages, as of ``publish()``; one or more.
+            topic: Name of the topic, which nsqd creates if need be.
+            bodies: The messages, as in ``publish()``; one or more.
             timeout: Seconds for all of them, instead of ``publish_timeout``.
-            headers: As of ``publish()``, for each of the messages; without a ``key``, which each
-                gets for itself.
+            headers: As in ``publish()``, for each of the messages, but without a ``key``: each
+                message gets a key of its own.
 
         Raises:
-            PublishError: As of ``publish()``. Its ``acknowledged`` says how many of the messages,
-                from the first on, nsqd has confirmed.
-            ConfigError: A value is not allowed; nothing was sent.
-            ClosedError: After ``close()``; with ``acknowledged``.
+            PublishError: As in ``publish()``. Its ``acknowledged`` is the number of messages, from
+                the first on, that nsqd has confirmed.
+            ConfigError: A value is not allowed. Nothing was sent.
+            ClosedError: The Writer is closed. It has ``acknowledged``, too.
         """
         if isinstance(bodies, (bytes, str)):
             raise ConfigError("bodies is one bytes or str; give a list of them, or use publish()")
@@ -323,24 +331,25 @@ class Writer:
         defer: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Future[None]:
-        """Publish without waiting for nsqd; the Future ends with None or a PublishError.
+        """Publish without waiting for nsqd. The Future ends with None or a PublishError.
 
-        Blocks, up to ``publish_timeout``, as long as there is no connection, and while 16 MiB or
-        10,000 of these publishes wait for their outcome. Once the message is on its way it is not
-        sent again, ``retry_unknown`` or not. The one exception: nsqd refused the credentials of an
-        older connection, and so did not take the message.
+        Blocks, up to ``publish_timeout``, while there is no connection, and while 16 MiB or 10,000
+        of these publishes wait for their outcome. A message that has left is not sent again, even
+        with ``retry_unknown``. The one exception: nsqd refused the credentials of an older
+        connection, and so did not take the message.
 
         Args:
-            topic: The topic; nsqd creates it.
-            body: As of ``publish()``.
-            defer: As of ``publish()``.
-            headers: As of ``publish()``.
+            topic: Name of the topic, which nsqd creates if need be.
+            body: As in ``publish()``.
+            defer: As in ``publish()``.
+            headers: As in ``publish()``.
 
         Returns:
-            A Future. Its callbacks run on the reading thread: they must be short, and not publish.
+            A Future. Its callbacks run on the reading thread, so they must be short and not
+            publish.
 
         Raises:
-            NSQError: As of ``publish()``, until the message is on its way.
+            NSQError: As in ``publish()``, until the message has left.
         """
         if self._is_plain and headers is None:
             return self._publish_async(topic, body, defer)
@@ -385,7 +394,7 @@ class Writer:
         if not bodies:
             raise ConfigError("bodies is empty; nsqd accepts an MPUB of one message or more")
         limit = self._max_msg_size
-        # Plainly right is what a few calls in C say of all together.
+        # Quick check of all bodies by a few calls in C.
         if set(map(type, bodies)) == {bytes}:
             sizes = list(map(len, bodies))
             if min(sizes) and max(sizes) <= limit:
@@ -393,9 +402,9 @@ class Writer:
         return [check_body(body, limit, f"bodies[{i}]") for i, body in enumerate(bodies)]
 
     def _chunks(self, bodies: list[bytes]) -> list[list[bytes]]:
-        """Split by nsqd's limits: the bytes of an MPUB body, and its count
+        """Split bodies by nsqd's limits on an MPUB: its bytes, and its count of messages
         (docs/protocol/publishing#publish)."""
-        # A body has a byte or more, so what fits in bytes fits in number, too.
+        # Each body has at least one byte, so an MPUB within the bytes is within the count, too.
         if 4 + 4 * len(bodies) + sum(map(len, bodies)) <= self._max_body_size:
             return [bodies]
         count_max = (self._max_body_size - 4) // 5
@@ -422,48 +431,48 @@ class Writer:
     # -- lifecycle -------------------------------------------------------------------------------
 
     def connect(self, timeout: float | None = None) -> None:
-        """Connect to every nsqd now, side by side. NotSent when none is reached in time.
+        """Connect to every nsqd now, side by side. Raises NotSent if none is reached in time.
 
         Args:
             timeout: Seconds, instead of ``publish_timeout``.
 
         Raises:
             NotSent: No nsqd was reached.
-            ClosedError: After ``close()``.
+            ClosedError: The Writer is closed.
         """
         self._publisher().pool.connect(self._timeout(timeout))
 
     def ping(self, timeout: float | None = None) -> None:
-        """Connect if need be and send a NOP; raises NotSent when no nsqd can be reached.
+        """Connect if need be and send a NOP. Raises NotSent if no nsqd can be reached.
 
-        nsqd does not answer a NOP: a peer that vanished without a word is noticed after two
-        heartbeat intervals, here as anywhere.
+        nsqd does not answer a NOP, so this does not detect a peer that vanished silently. That is
+        noticed after two heartbeat intervals, as always.
 
         Args:
             timeout: Seconds, instead of ``publish_timeout``.
 
         Raises:
             NotSent: No nsqd was reached.
-            ClosedError: After ``close()``.
+            ClosedError: The Writer is closed.
         """
         self._publisher().pool.ping(self._timeout(timeout))
 
     @property
     def is_connected(self) -> bool:
-        """Whether at least one connection is up at this moment."""
+        """True if at least one connection is up at this moment."""
         publisher = self._by_process.get(os.getpid())
         return publisher is not None and publisher.pool.is_connected
 
     def stats(self) -> WriterStats:
-        """Counters and connections of this process at this moment. ClosedError after ``close()``.
+        """Return the counters and connections of this process. Raises ClosedError after close().
 
-        Any thread may ask, on gevent too: it begins nothing.
+        Any thread may call it, on gevent, too: it starts nothing.
 
         Returns:
-            The numbers of this moment.
+            Counters and connections of this moment.
 
         Raises:
-            ClosedError: After ``close()``.
+            ClosedError: The Writer is closed.
         """
         publisher = self._by_process.get(os.getpid())
         self._check_open()
@@ -473,8 +482,8 @@ class Writer:
         """Wait for publishes under way, close every connection, end every thread. Repeatable.
 
         Args:
-            timeout: Seconds for those publishes, ``publish_timeout`` if None. What is unanswered
-                then fails with OutcomeUnknown where it was called.
+            timeout: Seconds for those publishes; None means ``publish_timeout``. A publish without
+                an answer by then raises OutcomeUnknown in its caller.
         """
         seconds = self._timeout(timeout)
         self._closed = True
@@ -503,7 +512,7 @@ class Writer:
         return publisher
 
     def _warn_in_event_loop(self, method: str) -> None:
-        """RuntimeWarning, once, where an asyncio event loop runs on this thread."""
+        """Warn once (RuntimeWarning) if an asyncio event loop runs on this thread."""
         running_loop = self._running_loop
         if running_loop is not None and running_loop() is not None:
             self._running_loop = None
@@ -520,14 +529,14 @@ class Writer:
             raise ClosedError("the Writer is closed; make a new one to publish again")
 
     def _begin(self) -> Publisher:
-        """The first use in this process. Two threads may race; dict.setdefault lets one win."""
+        """Make this process's Publisher. If two threads race, dict.setdefault lets one win."""
         self._check_open()
         runtime = choose(self._runtime_choice)
         mine = self._new_publisher(runtime)
         publisher = self._by_process.setdefault(mine.pool.pid, mine)
         if publisher is mine:
             self._running_loop = running_loop_finder()
-            # uWSGI forks without running Python's hooks, so look for the parent's here as well.
+            # uWSGI forks without Python's hooks, so the parent's Publisher may still be here.
             self._after_fork()
             runtime.on_fork(self._after_fork)
             at_exit(self._close_at_exit)
@@ -558,23 +567,23 @@ class Writer:
         try:
             mine.pool.start()
         except BaseException:
-            # Also after one from outside the next publish begins anew.
+            # Even after a kill, the next publish must begin anew.
             self._by_process.pop(mine.pool.pid, None)
             mine.pool.let_go()
             raise
         if self._closed:
-            # By another thread, and perhaps before there was anything to close.
+            # Another thread closed it, perhaps before there was a Publisher to close.
             mine.close(0.0)
 
     def _watch(self, observer: Observer) -> None:
-        """For gnsqsync.prometheus: tell this one, too, from now on."""
+        """Call this observer, too, from now on. For gnsqsync.prometheus."""
         self._events.watch(observer)
 
     def _stuck(self, name: str) -> list[str]:
-        """A sentence for each thread of it that hangs; ``name`` says whose.
+        """Return a sentence for each hung thread of the Writer; ``name`` says whose.
 
-        Takes no lock, and may be called by any OS thread. Nothing before the first publish in this
-        process and from ``close()`` on, whose time is limited.
+        Takes no lock, and any OS thread may call it. Empty before the first publish in this
+        process, and after ``close()``, whose time is limited.
         """
         publisher = self._by_process.get(os.getpid())
         return [] if publisher is None or self._closed else publisher.pool.stuck(name)
@@ -585,7 +594,7 @@ class Writer:
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        # Configuration only: connections belong to this process.
+        # Copy the configuration only: connections belong to this process.
         state["_by_process"] = {}
         state["_running_loop"] = None
         state["_events"] = self._events.copy()

@@ -238,7 +238,7 @@ def test_the_log_tells_when_a_backoff_begins_and_ends(
         nsqd.connections[0].message(b"bad")
         world.eventually(lambda: "t/ch backs off for 0.1 s (level 1)" in caplog.text)
         assert "ValueError: the database is away" in caplog.text
-        world.eventually(lambda: "t/ch tests the waters with RDY 1" in caplog.text)
+        world.eventually(lambda: "t/ch tests with RDY 1" in caplog.text)
         nsqd.connections[0].message(b"good")
         world.eventually(lambda: "t/ch is out of backoff" in caplog.text)
         assert not reader.is_in_backoff

@@ -23,7 +23,14 @@ def stored(server: Server, topic: str) -> int:
 
 @pytest.fixture
 def nsqds(site: Site) -> list[Server]:
-    return [site.own_nsqd() for _ in range(3)]
+    """Three nsqds that all tests share: each has a topic of its own."""
+    return site.nsqds(3)
+
+
+@pytest.fixture
+def mortal(site: Site) -> list[Server]:
+    """Three nsqds, of which the test may stop the first."""
+    return [site.own_nsqd(), *site.nsqds(2)]
 
 
 def test_each_message_is_at_so_many_nsqds(client: Client, nsqds: list[Server], topic: str) -> None:
@@ -46,60 +53,60 @@ def test_with_three_each_has_all(client: Client, nsqds: list[Server], topic: str
     assert [stored(server, topic) for server in nsqds] == [10, 10, 10]
 
 
-def test_one_that_is_away_is_replaced(client: Client, nsqds: list[Server], topic: str) -> None:
-    writer = client.writer(*nsqds, copies=2)
+def test_one_that_is_away_is_replaced(client: Client, mortal: list[Server], topic: str) -> None:
+    writer = client.writer(*mortal, copies=2)
     writer.publish(topic, "first")
-    nsqds[0].stop()
+    mortal[0].stop()
     for number in range(20):
         writer.publish(topic, str(number))
-    assert [stored(server, topic) for server in nsqds[1:]] >= [20, 20]
+    assert [stored(server, topic) for server in mortal[1:]] >= [20, 20]
 
 
-def test_too_few_are_told_with_how_many_have_it(
-    client: Client, nsqds: list[Server], topic: str
-) -> None:
-    writer = client.writer(*nsqds[:2], copies=2, publish_timeout=2.0)
+def test_too_few_are_told_with_how_many_have_it(client: Client, site: Site, topic: str) -> None:
+    mortal = [site.own_nsqd(), site.own_nsqd()]
+    writer = client.writer(*mortal, copies=2, publish_timeout=2.0)
     writer.publish(topic, "both")
-    nsqds[0].stop()
+    mortal[0].stop()
     with pytest.raises(TooFewCopies) as caught:
         writer.publish(topic, "one")
-    assert (caught.value.copies, caught.value.nsqds) == (1, (address(nsqds[1]),))
-    assert f"{address(nsqds[1])} has it, and 2 nsqds must:" in str(caught.value)
+    assert (caught.value.copies, caught.value.nsqds) == (1, (address(mortal[1]),))
+    assert f"{address(mortal[1])} has it, of 2 nsqds:" in str(caught.value)
     with pytest.raises(TooFewCopies) as caught:
         writer.publish_many(topic, ["two", "three"])
     assert caught.value.acknowledged == 0
     future = writer.publish_async(topic, "four")
     client.world.eventually(future.done)
     assert isinstance(future.exception(0), TooFewCopies)
-    assert stored(nsqds[1], topic) == 5
+    assert stored(mortal[1], topic) == 5
     assert writer.stats().outcome_unknown == 3
-    if nsqds[1].kind == "real":
+    if mortal[1].kind == "real":
         # It was not dialled again while the other one was sought.
-        assert nsqds[1].log.count("TCP: new client") == 1
-    nsqds[1].stop()
+        assert mortal[1].log.count("TCP: new client") == 1
+    mortal[1].stop()
     with pytest.raises(NotSent):
         writer.publish(topic, "five")
 
 
 def test_fewer_are_enough_where_that_was_asked_for(
-    client: Client, nsqds: list[Server], topic: str, caplog: pytest.LogCaptureFixture
+    client: Client, mortal: list[Server], topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    writer = client.writer(*nsqds[:2], copies=2, copies_min=1, publish_timeout=2.0)
+    writer = client.writer(*mortal[:2], copies=2, copies_min=1, publish_timeout=2.0)
     writer.publish(topic, "both")
-    nsqds[0].stop()
+    mortal[0].stop()
     with caplog.at_level(logging.WARNING, "gnsqsync.writer"):
         for number in range(5):
             writer.publish(topic, str(number))
-        lines = [r.getMessage() for r in caplog.records if "and not at 2" in r.getMessage()]
-        assert len(lines) == 1 and lines[0].startswith("a Writer: messages are at 1 nsqd, and not")
-        nsqds[0].start()
+        lines = [r.getMessage() for r in caplog.records if "instead of 2" in r.getMessage()]
+        (line,) = lines
+        assert line.startswith("a Writer: each message is at 1 nsqd instead of 2")
+        mortal[0].start()
 
         def is_back() -> bool:
             writer.publish(topic, "x")
             return any("at 2 nsqds again" in record.getMessage() for record in caplog.records)
 
         client.world.eventually(is_back)
-    assert stored(nsqds[1], topic) > 6
+    assert stored(mortal[1], topic) > 6
 
 
 def test_a_refusal_that_all_would_give(client: Client, nsqds: list[Server]) -> None:

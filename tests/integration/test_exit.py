@@ -123,6 +123,7 @@ def test_publishes_under_way(python: str, begin: str, nsqd: Server, topic: str, 
     assert Nsqd(url(nsqd)).count(topic) == 500
 
 
+@pytest.mark.pairs
 def test_a_reader_that_nothing_was_delivered_to(python: str, begin: str) -> None:
     """In the dial, in the pause between two, and idle."""
     end(
@@ -139,6 +140,7 @@ def test_a_reader_that_nothing_was_delivered_to(python: str, begin: str) -> None
     )
 
 
+@pytest.mark.pairs
 def test_functions_that_run_at_the_end(python: str, begin: str, nsqd: Server, topic: str) -> None:
     """One of before the first publish comes too late and is told so; a later one publishes."""
     out = end(
@@ -161,6 +163,7 @@ def test_functions_that_run_at_the_end(python: str, begin: str, nsqd: Server, to
     assert Nsqd(url(nsqd)).count(topic) == 2
 
 
+@pytest.mark.pairs
 def test_a_writer_that_is_first_used_at_the_end(
     python: str, begin: str, nsqd: Server, topic: str
 ) -> None:

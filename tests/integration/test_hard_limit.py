@@ -125,7 +125,7 @@ def test_a_process_with_a_handler_that_hangs_is_replaced(
     assert pid != killed[1]
     if line:
         said = re.search(
-            rf"ERROR gnsqsync\.supervisor: \S+/c: handler jobs\.{handler} runs since 1\.\d s on"
+            rf"ERROR gnsqsync\.supervisor: \S+/c: handler jobs\.{handler} has run for 1\.\d s on"
             r" message [0-9a-f]{16} \(attempt 1\) from 127\.0\.0\.1:\d+; the hard limit is 1 s, so"
             r" this process ends\. The handler is at\n((?:  .*\n)+)",
             text,

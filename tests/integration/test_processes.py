@@ -70,6 +70,7 @@ def test_a_writer_starts_afresh_in_the_child(begin: str, state: str) -> None:
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+@pytest.mark.pairs
 def test_a_fork_that_python_is_not_told_of(site: Site, topic: str, secure: bool) -> None:
     """As by uWSGI, which runs no hooks of os.fork: the process id tells."""
     nsqd = site.nsqd(*site.certificates.flags) if secure else site.nsqd()
@@ -119,6 +120,7 @@ def test_a_tls_connection_hears_nothing_of_the_fork(site: Site, topic: str) -> N
         )
 
 
+@pytest.mark.pairs
 def test_a_closed_writer_is_closed_in_the_child(begin: str) -> None:
     out = run_script(
         begin,
@@ -139,6 +141,7 @@ def test_a_closed_writer_is_closed_in_the_child(begin: str) -> None:
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.pairs
 def test_forks_in_the_middle_of_publishes(begin: str) -> None:
     """50 forks beside 8 that publish: whatever lock is held, no child hangs, nothing is lost."""
     run_script(
@@ -243,6 +246,7 @@ DEAD = """
 """
 
 
+@pytest.mark.pairs
 def test_a_running_reader_is_dead_in_the_child_and_goes_on_in_the_parent(begin: str) -> None:
     out = run_script(
         begin,
@@ -285,6 +289,7 @@ def test_a_running_reader_is_dead_in_the_child_and_goes_on_in_the_parent(begin: 
     assert "this Reader was started before the fork; make one in the child" in out
 
 
+@pytest.mark.pairs
 def test_a_reader_in_backoff(begin: str) -> None:
     run_script(
         begin,
@@ -346,6 +351,7 @@ def test_a_reader_that_does_not_run(begin: str, state: str) -> None:
         assert "make one in the child" in out
 
 
+@pytest.mark.pairs
 def test_the_pull_form_ends_in_the_child(begin: str) -> None:
     """A generator that the parent began would wait for messages that never come."""
     out = run_script(

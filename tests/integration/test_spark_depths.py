@@ -195,7 +195,7 @@ def http_lists(lookupd: Server, topic: str) -> bool:
 def test_an_nsqd_that_is_away_counts_as_unknown_and_comes_back(
     site: Site, watch: Watch, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    here, away = site.own_nsqd(), site.own_nsqd()
+    here, away = site.nsqd(), site.own_nsqd()
     depths = watch(**direct(here, away))
     depths.start()
     away.kill()
@@ -210,7 +210,7 @@ def test_an_nsqd_that_is_away_counts_as_unknown_and_comes_back(
 
 
 def test_a_silent_nsqd_keeps_no_look_from_the_others(site: Site, watch: Watch, topic: str) -> None:
-    here, silent = site.own_nsqd(), site.own_nsqd()
+    here, silent = site.nsqd(), site.own_nsqd()
     depths = watch(**direct(here, silent))
     depths.start()
     publish(here, topic, 3)
@@ -235,7 +235,7 @@ def test_a_silent_nsqd_keeps_no_look_from_the_others(site: Site, watch: Watch, t
 
 
 def test_a_look_at_all_waits_for_the_slow(site: Site, watch: Watch, topic: str) -> None:
-    here, slow = site.own_nsqd(), site.own_nsqd()
+    here, slow = site.nsqd(), site.own_nsqd()
     depths = watch(**direct(here, slow))
     depths.start()
     publish(slow, topic, 4)
@@ -250,7 +250,7 @@ def test_a_look_at_all_waits_for_the_slow(site: Site, watch: Watch, topic: str) 
 
 
 def test_a_query_starts_with_one_nsqd_of_two(site: Site, watch: Watch, topic: str) -> None:
-    here, away = site.own_nsqd(), site.own_nsqd()
+    here, away = site.nsqd(), site.own_nsqd()
     options = direct(here, away)
     away.kill()
     depths = watch(**options)

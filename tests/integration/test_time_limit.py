@@ -14,7 +14,7 @@ from tests.integration.conftest import Client
 from tests.support.servers import Server
 from tests.support.worlds import World
 
-MESSAGES = 300
+MESSAGES = 100
 WORKERS = 4
 
 

@@ -145,6 +145,7 @@ def test_without_messages(site: Site, topic: str, tools: MakeTools, flags: list[
         (["--filename-format=x<REV>", "--work-dir=WORK"], {"x-000000": b"old\n"}),
     ],
 )
+@pytest.mark.pairs
 def test_files_that_were_there_before(
     site: Site, topic: str, tools: MakeTools, flags: list[str], before: dict[str, bytes]
 ) -> None:
@@ -175,6 +176,7 @@ def test_files_that_were_there_before(
         ["--datetime-format=%S", "--filename-format=<DATETIME>.<TOPIC>"],
     ],
 )
+@pytest.mark.pairs
 def test_rotation_by_time(site: Site, topic: str, tools: MakeTools, flags: list[str]) -> None:
     """What comes a second apart lies in different files."""
     nsqd = site.nsqd()

@@ -114,6 +114,7 @@ WAYS = {
 
 @pytest.mark.parametrize("msg_timeout", ["2s"])
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.pairs
 def test_kills_under_load(nsqd: Server, topic: str, tool: MakeTool, load: Load, way: str) -> None:
     """Nothing is missing, and every file is whole after the next start."""
     one = tool(nsqd, "--sync-interval=100ms", *WAYS[way])
@@ -131,6 +132,7 @@ def test_kills_under_load(nsqd: Server, topic: str, tool: MakeTool, load: Load, 
 
 
 @pytest.mark.parametrize("flags", [[], ["--work-dir=WORK"]])
+@pytest.mark.pairs
 def test_a_gzip_member_that_is_cut_off(
     nsqd: Server, topic: str, tool: MakeTool, flags: list[str]
 ) -> None:
@@ -225,6 +227,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     "flags",
     [[], ["--gzip"], ["--rotate-size=100000"], ["--rotate-size=100000", "--work-dir=WORK"]],
 )
+@pytest.mark.pairs
 def test_a_full_disk(
     nsqd: Server, topic: str, tool: MakeTool, small_disk: Path, flags: list[str]
 ) -> None:
@@ -350,6 +353,7 @@ raise SystemExit(main())
 
 
 @pytest.mark.parametrize("way", ["gzip", "size", "work"])
+@pytest.mark.pairs
 def test_two_on_one_folder(nsqd: Server, topic: str, tool: MakeTool, load: Load, way: str) -> None:
     """Each has its own revisions."""
     flags = [*WAYS[way], "--sync-interval=100ms", "--max-in-flight=20"]

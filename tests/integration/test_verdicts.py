@@ -182,18 +182,18 @@ def test_a_dead_letter_tells_its_story(
 def test_a_letter_that_nsqd_finds_too_long_goes_without_its_story(
     client: Client, site: Site, world: World, topic: str
 ) -> None:
-    own_nsqd = site.own_nsqd("-max-msg-size=1024")
+    narrow = site.nsqd("-max-msg-size=1024")
 
     def handler(message: Message) -> None:
         raise Reject("too long")
 
     dead = unique("dead")
     body = b"x" * (1024 - 100)
-    client.writer(own_nsqd, headers=True).publish(topic, body, headers={"id": "7", "key": "k"})
-    reader = client.consume(topic, handler, own_nsqd, headers=True, dead_letter_topic=dead)
+    client.writer(narrow, headers=True).publish(topic, body, headers={"id": "7", "key": "k"})
+    reader = client.consume(topic, handler, narrow, headers=True, dead_letter_topic=dead)
     world.eventually(lambda: reader.stats().gave_up == 1, 30)
     letters: list[Message] = []
-    client.consume(dead, letters.append, own_nsqd, headers=True)
+    client.consume(dead, letters.append, narrow, headers=True)
     world.eventually(lambda: letters)
     assert (letters[0].body, dict(letters[0].headers)) == (body, {"id": "7", "key": "k"})
 

@@ -200,6 +200,7 @@ def own_nsqd(site: object) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("outage", list(OUTAGES))
+@pytest.mark.pairs
 def test_an_outage_does_not_stall_pages(web: Web, own_nsqd: Server, outage: str) -> None:
     phases = measure(web, own_nsqd, outage, TIMEOUT, 1.0)
     for phase, answers in phases.items():

@@ -95,6 +95,7 @@ def test_patched_before_the_import(where: str) -> None:
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+@pytest.mark.pairs
 def test_patched_after_the_import_and_before_the_first_use(
     site: Site, topic: str, secure: bool
 ) -> None:
@@ -127,6 +128,7 @@ def test_patched_after_the_import_and_before_the_first_use(
 
 
 @pytest.mark.parametrize("half", list(HALVES))
+@pytest.mark.pairs
 def test_half_patched(where: str, half: str) -> None:
     """The error of Reader and Writer names the half, and the option that ends it."""
     call, other = HALVES[half]
@@ -157,6 +159,7 @@ def test_half_patched(where: str, half: str) -> None:
 
 
 @pytest.mark.parametrize("runtime", [None, "threads", "gevent"])
+@pytest.mark.pairs
 def test_patched_after_the_first_use(where: str, runtime: str | None) -> None:
     """Whoever is used then says what happened, a Writer that is connected, too."""
     out = run_script(

@@ -122,6 +122,7 @@ def web(request: pytest.FixtureRequest, nsqd: Server, topic: str) -> Iterator[We
     web.kill()
 
 
+@pytest.mark.pairs
 def test_every_request_that_is_answered_has_been_published(
     web: WebServer, nsqd: Server, topic: str, request: pytest.FixtureRequest
 ) -> None:

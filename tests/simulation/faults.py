@@ -78,8 +78,8 @@ FAULTS: dict[str, DeliberateFault] = {
     "a lock left out at the turn": _fault(
         "two publishers read from one connection",
         "connection.read_turn",
-        "        with self._mutex:\n            if self.state is _FREE:\n                # As",
-        "        if True:\n            if self.state is _FREE:\n                # As",
+        "        with self._mutex:\n            if self.state is _FREE:\n                # ``_g",
+        "        if True:\n            if self.state is _FREE:\n                # ``_g",
     ),
     "a lock left out at the release": _fault(
         "the turn to read is given to two publishers",
@@ -213,7 +213,7 @@ FAULTS: dict[str, DeliberateFault] = {
     "housekeeping that falls asleep": _fault(
         "a FIN waits behind a long handler",
         "reader.housekeeping",
-        "        # Messages may have come between the look and the flag, and be finished already.\n"
+        "        # Messages may have come, and been finished, between the look and the flag.\n"
         "        if self._look_after_all():\n            self.wake()\n",
         "        return\n",
     ),
@@ -239,8 +239,8 @@ FAULTS: dict[str, DeliberateFault] = {
     "handlers go on after the stop": _fault(
         "a handler begins after stop(0)",
         "reader.workers",
-        "            if not connection.hands_over:\n",
-        "            if False and not connection.hands_over:\n",
+        "            if not connection.delivers:\n",
+        "            if False and not connection.delivers:\n",
     ),
     # -- servers that go away ----------------------------------------------------------------------
     "silence that nobody notices": _fault(

@@ -28,7 +28,7 @@ INTERRUPTED = (
     "gnsqsync.connection.send_queue",
     "gnsqsync.discovery.shared_poll",
     "gnsqsync.policy.backoff",
-    "gnsqsync.policy.bench",
+    "gnsqsync.policy.writer_nodes",
     "gnsqsync.policy.nodes",
     "gnsqsync.policy.rdy",
     "gnsqsync.reader.chunks",

@@ -81,7 +81,7 @@ SEEN = {
     "FIN in two places": "1",
     "lookup connection left": "45",
     "no sweep of unsent FINs": "6",
-    "sends for others without end": "52",
+    "sends for others without end": "61",
 }
 
 

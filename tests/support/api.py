@@ -50,7 +50,7 @@ PUBLIC: dict[str, list[str] | None] = {
     "gnsqsync.addresses": ["NsqdAddress", "UrlLike"],
     "gnsqsync.embedded.options": ["LookupdFlags", "NsqdFlags"],
     "gnsqsync.http.transport": ["HTTPKeywords"],
-    "gnsqsync.policy.bench": ["Policy"],
+    "gnsqsync.policy.writer_nodes": ["Policy"],
     "gnsqsync.reader.options": ["BackoffStrategy", "Latency", "OnGivingUp"],
     "gnsqsync.runtime": ["RuntimeLike"],
 }

@@ -74,13 +74,15 @@ def _become(request: dict[str, Any]) -> None:
     os.environ.update(request["environment"])
     # In place of the folder in which this process began, as for a script and for -m.
     sys.path[0] = request["folder"]
-    script, *words = request["words"]
-    if script == "-m":
-        sys.argv = words  # runpy puts the module's file first
-        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+    words = request["words"]
+    # With this, a program starts itself once more.
+    sys.orig_argv = [sys.executable, "-W", "error", *words]
+    if words[0] == "-m":
+        sys.argv = words[1:]  # runpy puts the module's file first
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     else:
-        sys.argv = [script, *words]
-        runpy.run_path(script, run_name="__main__")
+        sys.argv = words
+        runpy.run_path(words[0], run_name="__main__")
 
 
 def main(number: str, *modules: str) -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 
+from tests.support.waiting import eventually
+
 Address = tuple[str, int]
+
+# Seconds for a connection to end that got such a port between the server's end and the hold.
+_PATIENCE = 20.0
 
 
 class HeldPorts:
@@ -22,8 +28,23 @@ class HeldPorts:
             held = socket.socket()
             self._sockets.append(held)
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            held.bind(address)
+            eventually(
+                lambda held=held, address=address: _bind(held, address),
+                _PATIENCE,
+                describe=f"nobody else has {address}",
+            )
 
     def release(self) -> None:
         while self._sockets:
             self._sockets.pop().close()
+
+
+def _bind(held: socket.socket, address: Address) -> bool:
+    """Return False if somebody else has the port now."""
+    try:
+        held.bind(address)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True

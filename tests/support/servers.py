@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,6 +52,20 @@ class Cancelled(Exception):
 def unique(prefix: str = "t") -> str:
     """A topic or channel name that no other test of this process uses."""
     return f"{prefix}_{next(_names)}"
+
+
+def _is_at_rest(process: subprocess.Popen[bytes]) -> bool:
+    """Return True if all threads of the process sleep, or if it has ended.
+
+    The servers of NSQ listen before they take signals into their own hands. A SIGTERM between the
+    two ends them as a kill does: at once, with nothing written, and not with 0. The thread that
+    takes the signals is awake until it has them.
+    """
+    states = []
+    for task in Path(f"/proc/{process.pid}/task").glob("*/stat"):
+        with suppress(OSError):  # the thread has ended
+            states.append(task.read_text().rpartition(")")[2].split()[0])
+    return set(states) <= {"S"} or process.poll() is not None
 
 
 class Server:
@@ -105,6 +120,8 @@ class Server:
                 raise RuntimeError(f"{self.kind} {self.program} did not start:\n{self.log}")
             # A file has no event to wait for.
             time.sleep(0.01)
+        if self.kind == "real":
+            eventually(lambda: _is_at_rest(process), START_TIMEOUT, pause=0.001)
         self.tcp_address = found.get("TCP", self.tcp_address)
         self.http_address = found["HTTP"]
         self.https_address = found.get("HTTPS", self.https_address)
@@ -375,8 +392,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of tests marked ``pairs``, each two values of parameters meet, but not each with all others.
 
-    The kinds of server take turns along the other parameters. Where a kind is chosen, a test by its
-    parameters, or those that failed last, all that was asked for is run.
+    The kinds of server take turns along the other parameters. With one other parameter each of its
+    values has one kind, and the other kind in the next function of the file. All that was asked for
+    is run where a kind is chosen, a test by its parameters, or those that failed last.
     """
     is_chosen = any("[" in word for word in config.args) or config.getoption("lf", False)
     if config.getoption("--servers") != "all" or is_chosen:
@@ -389,6 +407,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _whose_turn_it_is_not(items: list[pytest.Item]) -> list[pytest.Item]:
     # Of each parameter of a function, in the order in which they come.
     values: dict[tuple[str, str], list[object]] = {}
+    # The marked functions of each file, in their order.
+    functions: dict[str, list[str]] = {}
     found = []
     for item in items:
         callspec: Any = getattr(item, "callspec", None)
@@ -396,9 +416,13 @@ def _whose_turn_it_is_not(items: list[pytest.Item]) -> list[pytest.Item]:
             continue
         others = dict(callspec.params)
         kind = others.pop("server_kind")
-        turn = 0
+        function = item.nodeid.partition("[")[0]
+        beside = functions.setdefault(function.partition("::")[0], [])
+        if function not in beside:
+            beside.append(function)
+        turn = beside.index(function)
         for name, value in others.items():
-            known = values.setdefault((item.nodeid.partition("[")[0], name), [])
+            known = values.setdefault((function, name), [])
             if value not in known:
                 known.append(value)
             turn += known.index(value)

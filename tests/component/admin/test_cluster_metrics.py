@@ -79,7 +79,7 @@ def test_a_broken_entry_hides_no_other(
     told = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(told) == 1
     assert "of 'topics' is left out: " in told[0].getMessage()
-    assert "told again in 60 s at the earliest" in told[0].getMessage()
+    assert "not repeated within 60 s" in told[0].getMessage()
 
 
 @pytest.mark.parametrize("answer", [b"{", b"[]", json.dumps({"topics": 5}).encode()])

@@ -54,7 +54,7 @@ def ask(admin: Admin, method: str, path: str, body: bytes, **environ: str) -> Pa
 
 @pytest.fixture
 def made() -> Iterator[Callable[..., Admin]]:
-    """Makes an application; all are closed, and no thread of theirs is left."""
+    """Make an application; all are closed, and no thread of theirs is left."""
     admins: list[Admin] = []
 
     def make(**options: Any) -> Admin:
@@ -64,8 +64,13 @@ def made() -> Iterator[Callable[..., Admin]]:
     yield make
     for admin in admins:
         admin.close()
-    names = [thread.name for thread in threading.enumerate()]
-    assert not [name for name in names if name.startswith("gnsqsync-admin")]
+
+    def left() -> list[str]:
+        names = [thread.name for thread in threading.enumerate()]
+        return [name for name in names if name.startswith("gnsqsync-admin")]
+
+    # A request that an nsqd on a busy machine answers late ends with its answer.
+    eventually(lambda: not left(), describe=left)
 
 
 @pytest.fixture

@@ -149,8 +149,8 @@ def test_the_refusal_is_told(client: Client, world: World) -> None:
     ("data", "reason"),
     [
         (OK, "but no publish waits for an answer"),
-        (frame(RESPONSE, b"CLOSE_WAIT"), "which nobody asked"),
-        (frame(RESPONSE, b"nonsense"), "which nobody asked"),
+        (frame(RESPONSE, b"CLOSE_WAIT"), "which was not asked for"),
+        (frame(RESPONSE, b"nonsense"), "which was not asked for"),
         (frame(ERROR, b"E_INVALID something"), "E_INVALID something"),
         (message_frame(b"x", id=b"0" * 16, timestamp=1), "sent a message without SUB"),
         (frame(9, b""), "frame type 9 is not known"),

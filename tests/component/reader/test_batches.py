@@ -59,7 +59,7 @@ def test_a_batch_is_as_many_as_asked_for_and_the_rest_stays(bench: Bench, world:
 
 def test_what_is_lost_is_left_out_and_goes_back(bench: Bench) -> None:
     bench.put(b"lost")
-    bench.connection.hands_over = False
+    bench.connection.delivers = False
     assert bench.take(1, 0) == []
     # Not lost but stopping: then it goes back.
     assert bench.connection.requeued == [(b"lost", 0)]
@@ -68,7 +68,7 @@ def test_what_is_lost_is_left_out_and_goes_back(bench: Bench) -> None:
 def test_a_rest_is_given_back_too_and_a_stop_ends_the_wait(bench: Bench, world: World) -> None:
     bench.put(b"f", b"g", b"h")
     assert bodies(bench.take(1, 0)) == [b"f"]
-    bench.connection.hands_over = False
+    bench.connection.delivers = False
     bench.chunks.give_back()
     assert bench.connection.requeued == [(b"g", 0), (b"h", 0)]
     task = world.spawn(bench.take, 1, 10)
@@ -84,7 +84,7 @@ def test_giving_back_leaves_what_is_of_others(bench: Bench) -> None:
     bench.take(1, 0)
     bench.chunks.put(other, other.messages(b"of the other"))
     bench.put(b"c")
-    bench.connection.hands_over = False
+    bench.connection.delivers = False
     bench.chunks.give_back()
     assert bench.connection.requeued == [(b"b", 0), (b"c", 0)]
     assert bodies(bench.take(5, 0)) == [b"of the other"]

@@ -28,8 +28,8 @@ from tests.support.scripted import (
 )
 
 LATE = 0.3
-READING = r"t/ch: the thread that reads from 127.0.0.1:\d+ is stuck since ([2-9]|\d\d) s"
-TIMER = r"t/ch: the timer thread is stuck since \d+ s"
+READING = r"t/ch: the thread that reads from 127.0.0.1:\d+ has been stuck for ([2-9]|\d\d) s"
+TIMER = r"t/ch: the timer thread has been stuck for \d+ s"
 
 
 @pytest.fixture(autouse=True)
@@ -158,7 +158,7 @@ def test_a_poll_thread_that_a_hook_holds_up(client: Client, gate: Gate) -> None:
         observer=Holding(),
     )
     reader.start(block=False)
-    says(client, reader, rf"t/ch: the thread that asks http://{where} is stuck since \d+ s")
+    says(client, reader, rf"t/ch: the thread that asks http://{where} has been stuck for \d+ s")
 
 
 def test_an_nsqlookupd_that_is_away(client: Client) -> None:
@@ -212,7 +212,7 @@ def test_a_handler_may_run_for_ever_unless_there_is_a_limit(client: Client, gate
         client.world.sleep(2 * LATE)
         says_nothing(client, reader)
         says_nothing(client, reader, 60.0)
-        says(client, reader, r"t/ch: a handler runs since \d+ s; the limit is 0\.3 s", LATE)
+        says(client, reader, r"t/ch: a handler has run for \d+ s; the limit is 0\.3 s", LATE)
         gate.open()
         says_nothing(client, reader, LATE)
 

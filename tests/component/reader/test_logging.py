@@ -106,7 +106,7 @@ def test_a_loss_that_nobody_asked_for_is_one_warning(
         lost, back = lines(caplog, logging.WARNING)
         assert re.fullmatch(
             f"t/ch: lost {where}: {where} closed the connection; it is dialled again in 0.[0-9] s;"
-            " told again in 60 s at the earliest",
+            " not repeated within 60 s",
             lost,
         )
         assert re.fullmatch(f"{where} is back after [0-9.]+ s; t/ch consumes from it again", back)
@@ -149,8 +149,8 @@ def test_what_trying_again_does_not_help_is_an_error_at_once_and_once(
 def test_a_hostile_nsqd_does_not_fill_the_log(
     client: Client, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A hundred thousand refusals of answers that it was never given, as fast as it can."""
-    count = 100_000
+    """Ten thousand refusals of answers that it was never given, as fast as it can."""
+    count = 10_000
     refusals = Counter[str]()
 
     class Noting(Observer):
@@ -168,7 +168,7 @@ def test_a_hostile_nsqd_does_not_fill_the_log(
         client.consume(lambda m: None, nsqd, observer=Noting())
         world.eventually(lambda: refusals["E_FIN_FAILED"] == count, 60)
         told = [line for line in lines(caplog) if "E_FIN_FAILED" in line]
-        assert 5 <= len(told) <= 8
+        assert 5 <= len(told) <= 7
         assert told[0].startswith(f"t/ch: {address(nsqd)}: E_FIN_FAILED FIN 0123456789abcdef")
 
 

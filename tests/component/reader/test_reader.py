@@ -228,7 +228,7 @@ def test_what_the_timer_puts_back_behind_the_stops_look(client: Client, world: W
         put = chunks._put
 
         def put_late(*args: Any) -> None:
-            connection.hands_over = False
+            connection.delivers = False
             put(*args)
 
         chunks._put = put_late  # type: ignore[method-assign]

@@ -31,8 +31,8 @@ class FakeConnection:
 
     def __init__(self) -> None:
         self.in_flight = InFlight()
-        self.hands_over = True
-        self.lends = False
+        self.delivers = True
+        self.worker_may_read = False
         self.fins: list[bytes] = []
         self.requeued: list[tuple[bytes, float | None]] = []
         self.flushes = 0
@@ -389,7 +389,7 @@ def test_what_a_lost_connection_left_is_not_handled(bench: Bench, world: World) 
     bench.start(handler)
     first, *_ = bench.put(b"first", b"second", b"third")
     world.eventually(lambda: handled)
-    bench.connection.hands_over = False
+    bench.connection.delivers = False
     bench.connection.in_flight.clear()
     release.append(True)
     other, bench.connection = bench.connection, FakeConnection()

@@ -23,7 +23,7 @@ from tests.support.scripted import (
 )
 
 LATE = 0.3
-READING = r"w: the thread that reads from 127.0.0.1:\d+ is stuck since ([2-9]|\d\d) s"
+READING = r"w: the thread that reads from 127.0.0.1:\d+ has been stuck for ([2-9]|\d\d) s"
 
 
 @pytest.fixture(autouse=True)
@@ -132,7 +132,7 @@ def test_a_poll_thread_that_a_hook_holds_up(client: Client, gate: Gate) -> None:
     )
     with pytest.raises(PublishError):
         writer.publish("t", "x", timeout=0.1)
-    says(client, writer, rf"w: the thread that asks http://{where} is stuck since \d+ s")
+    says(client, writer, rf"w: the thread that asks http://{where} has been stuck for \d+ s")
 
 
 def test_the_page_names_the_writer(client: Client, gate: Gate) -> None:

@@ -88,6 +88,7 @@ def shop(tmp_path: Path, nsqd: Server) -> Iterator[Shop]:
     shop.close()
 
 
+@pytest.mark.pairs
 def test_it_publishes_what_is_due_and_ends(shop: Shop, client: Any, nsqd: Server) -> None:
     keys = shop.publish("a", "b")
     relay = shop.relay("--lag", "--json")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnsqsync.policy.latency import STREAM_BELOW, STREAM_FROM, RdyLevel, Together
+from gnsqsync.policy.latency import STREAM_BELOW, STREAM_FROM, JointRate, RdyLevel
 
 SETTLE_EVERY = 0.1
 
@@ -237,7 +237,7 @@ def test_a_batch_is_all_where_nsqd_sends_as_often_by_itself() -> None:
     far = adaptive(share=2500)
     far.set_round_trip(0.004)
     run(far, steady(3_000, 0.0, 1.0), 1.0)
-    together = Together()
+    together = JointRate()
     among_seven = [adaptive(share=2500) for _ in range(7)]
     for level in among_seven:
         together.join(level)
@@ -307,7 +307,7 @@ def test_a_batch_is_never_too_small_for_the_network() -> None:
 
 
 def several(count: int) -> list[RdyLevel]:
-    together = Together()
+    together = JointRate()
     levels = [adaptive() for _ in range(count)]
     for level in levels:
         together.join(level)
@@ -373,7 +373,7 @@ def test_half_of_what_a_slow_network_can_carry_is_a_stream_also_beside_idle_ones
 
 
 def test_who_is_left_alone_is_judged_alone() -> None:
-    together = Together()
+    together = JointRate()
     first, second = adaptive(), adaptive()
     together.join(first)
     together.join(second)

@@ -10,9 +10,9 @@ import pytest
 from gnsqsync.addresses import Address
 from gnsqsync.errors import AuthFailed, ConnectionLost, NegotiationFailed, NSQError
 from gnsqsync.policy.backoff import ReconnectDelays
-from gnsqsync.policy.bench import WriterNodes
 from gnsqsync.policy.nodes import ReaderNodes
 from gnsqsync.policy.redials import DialEnd, end_of_dial
+from gnsqsync.policy.writer_nodes import WriterNodes
 
 REFUSED, SILENT, TURNED_AWAY = DialEnd
 A = Address("a", 4150)

@@ -34,7 +34,7 @@ def message(id: bytes, received_at: float) -> Message:
     return Message(id, b"x", 1, 0, None, received_at=received_at)  # type: ignore[arg-type]
 
 
-CONNECTION: Any = SimpleNamespace(nsqd_address="a:1", msg_timeout=60.0, hands_over=True)
+CONNECTION: Any = SimpleNamespace(nsqd_address="a:1", msg_timeout=60.0, delivers=True)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gnsqsync.addresses import Address
 from gnsqsync.errors import ConfigError
-from gnsqsync.policy.bench import TRIAL, WriterNodes
+from gnsqsync.policy.writer_nodes import TRIAL, WriterNodes
 
 A, B, C = (Address(name, 4150) for name in "abc")
 

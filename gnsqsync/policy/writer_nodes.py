@@ -1,4 +1,4 @@
-"""Which nsqd gets the next publish, and for how long one that failed is avoided.
+"""Nsqds of a Writer: which one gets the next publish, and how long a failed one is avoided.
 
 Knows addresses, failures and delays. Must not know sockets, locks or the time of day.
 """
@@ -22,32 +22,34 @@ Policy: TypeAlias = Literal["round_robin", "failover"]
 # Seconds in which only one publisher tries a node whose bench has just ended.
 TRIAL: Final = 5.0
 
-# The first turn is drawn from so many while no nsqd is known yet.
+# Upper bound of the random first turn while no nsqd is known yet.
 _TURNS: Final = 1000
 
 
 @dataclass(slots=True, eq=False)
 class _Bench:
+    # Lengths of the next benches, and the end of the last bench; 0 after an OK.
     delays: ReconnectDelays
     until: float = 0.0
+    # True while one publisher tries the node, and the others stay away until ``until``.
     on_trial: bool = False
 
 
 class WriterNodes:
-    """In which order a publish tries the nsqds.
+    """Order in which a publish tries the nsqds.
 
     One nsqd is enough for a message. Several are either a reserve ("failover": the first of the
-    list that works), or share the load ("round_robin": each in its turn). A node that failed is
+    list that works) or share the load ("round_robin": each in its turn). A node that failed is
     benched: for a growing, jittered time publishes go to the others. Then a single publish tries
     it, and the others stay away for TRIAL seconds, so that a node that hangs does not delay
     everybody. If it works, it is back.
 
-    When all are benched, they are still offered, first the one whose bench ends first: trying is
-    better than failing untried. Not thread-safe: the owner holds a lock.
+    When all are benched, they are still offered, first the one whose bench ends first, because
+    trying is better than failing untried. Not thread-safe: the owner holds a lock.
 
-    Like a reader's, addresses are given ("direct") or found by asking nsqlookupds. One that is no
-    longer listed comes last, and only while it has a connection: an nsqlookupd that restarts
-    forgets everything, and a node that is gone for good must get nothing new.
+    As for a Reader, addresses are given ("direct") or found by asking nsqlookupds. A node that is
+    no longer listed comes last, and only while it has a connection. It may still be there, because
+    an nsqlookupd that restarts forgets everything; but a node that is gone must get nothing new.
     """
 
     def __init__(
@@ -60,21 +62,22 @@ class WriterNodes:
             raise ConfigError(f"policy is {policy!r}; it must be 'round_robin' or 'failover'")
         self._rng = rng or random.Random()
         self._direct = tuple(addresses)
+        # Addresses that each nsqlookupd lists.
         self._sources: dict[Hashable, Set[Address]] = {}
         self._benches = {address: self._bench() for address in self._direct}
-        # Those to publish to, in the order of "failover": replaced as a whole.
+        # Addresses to publish to, in the order of "failover". Replaced as a whole.
         self.listed: tuple[Address, ...] = self._direct
         self._failover = policy == "failover"
-        # A random start, so that many writers made at once do not begin at the same nsqd.
+        # A random start, so that many Writers made at once do not begin at the same nsqd.
         self._turn = self._rng.randrange(len(self._benches) or _TURNS)
 
     def discovered(
         self, source: Hashable, addresses: Set[Address], live: Collection[Address]
     ) -> bool:
-        """One nsqlookupd (``source``) answered: exactly these are listed there now.
+        """Take the answer of one nsqlookupd (``source``), which lists exactly these now.
 
-        Do not call it when the question failed: then its last answer stands. ``live``: those with
-        a connection or a dial, which are not forgotten yet. Returns whether ``listed`` changed.
+        Do not call it when the question failed: the last answer then stands. ``live``: addresses
+        with a connection or a dial, which are not forgotten yet. Return True if ``listed`` changed.
         """
         self._sources[source] = addresses
         found = set().union(*self._sources.values()).difference(self._direct)
@@ -92,11 +95,11 @@ class WriterNodes:
         return _Bench(ReconnectDelays(rng=self._rng))
 
     def candidates(self, now: float, live: Collection[Address]) -> list[Address]:
-        """Every address once, in the order in which to try this publish.
+        """Return every address once, in the order in which to try this publish.
 
-        ``live`` are those with a connection. First comes the one whose turn it is, even if it
-        has to be dialled: only its turn brings it back. Then the others that are not benched,
-        live ones first; then the benched ones by the end of their bench; at last the live ones
+        ``live`` are those with a connection. First comes the node whose turn it is, even if it must
+        be dialled, because only its turn brings it back. Then come the others that are not benched,
+        live ones first; then the benched ones, by the end of their bench; and last the live ones
         that are not listed any more.
         """
         able = [address for address in self.listed if self._benches[address].until <= now]
@@ -107,7 +110,7 @@ class WriterNodes:
         rest = sorted(able[1:], key=lambda address: address not in live)
         if rest and rest[0] in live:
             bench = self._benches[able[0]]
-            # It is to be dialled, or it failed and has acknowledged nothing since.
+            # The node has to be dialled, or it failed and has acknowledged nothing since.
             if able[0] not in live or bench.until:
                 bench.until = now + TRIAL
                 bench.on_trial = True
@@ -117,14 +120,14 @@ class WriterNodes:
         return able[:1] + rest + benched + leaving
 
     def failed(self, address: Address, now: float, end: DialEnd = DialEnd.TURNED_AWAY) -> float:
-        """A dial, connection or publish failed there. Returns when its bench ends (seconds).
+        """Bench a node after a failed dial, connection or publish. Return its end in seconds.
 
         ``end``: the kind, of a dial; it bounds the bench as it bounds a Reader's pause. Only the
-        first failure of a bench makes the next one longer: all publishes that were
-        under way on a connection fail together.
+        first failure of a bench makes the next one longer, because all publishes under way on a
+        connection fail together.
         """
         bench = self._benches.get(address)
-        if bench is None:  # forgotten while it ended
+        if bench is None:  # the node was forgotten while the publish ended
             return now
         if bench.until <= now or bench.on_trial:
             bench.until = now + bench.delays.next(end.value)
@@ -132,7 +135,7 @@ class WriterNodes:
         return bench.until
 
     def ok(self, address: Address) -> None:
-        """A publish was acknowledged there: off the bench. Cheap, for every publish."""
+        """Take a node off the bench after an OK. Cheap, for every publish."""
         bench = self._benches.get(address)
         if bench is not None and bench.until:
             bench.until = 0.0
