@@ -82,10 +82,9 @@ def nsq_handler(
 ) -> Callable[[Any], Any]:
     """Have ``manage.py nsq_consume`` call the function with each message of a channel.
 
-    Use it in a module ``nsq_handlers`` of an app; such modules are found automatically. The
-    function itself is unchanged. Like the handler of a Reader, it returns, raises ``Requeue`` or
-    another exception, or detaches the message. Old database connections are closed before and after
-    each message.
+    Use it in a module ``nsq_handlers`` of an app; such modules are found automatically. Like the
+    handler of a Reader, the function returns, raises ``Requeue`` or another exception, or detaches
+    the message. Old database connections are closed before and after each message.
 
     Args:
         topic: The topic, as for the Reader.
@@ -95,12 +94,11 @@ def nsq_handler(
         per_message_transaction: True or the alias of a database: each message has one
             ``transaction.atomic()``, and FIN follows its commit. An exception rolls it back.
             Default: False.
-        once: True to handle each message once: if this topic and channel has handled a message with
-            the same key before, the message is finished without a call. A marker is written in the
-            message's transaction, in the table of ``gnsqsync.django.inbox``. The key is a header,
-            so the entry needs ``"headers": True`` in its OPTIONS. If only other programs publish,
-            with headers, say ``headers=True`` here. For bodies without headers, give a function
-            that returns the key of a message. A message without a key is rejected. Default: False.
+        once: True to handle each message once: a message whose key this topic and channel has
+            handled before is finished without a call. Its marker is written in the transaction, in
+            the table of ``gnsqsync.django.inbox``. The key is a header, so OPTIONS needs
+            ``"headers": True``; say ``headers=True`` here if only other programs publish. Without
+            headers give a function that returns a message's key. No key: rejected. Default: False.
         body: The type of the bodies, as for the Reader; the function is then called with the
             message and its body. Default: none.
         **options: Options of Reader but the addresses, such as ``concurrency``, ``max_attempts``,
@@ -139,8 +137,7 @@ def nsq_handler(
             called = cast("Callable[[Message], object]", function)
         else:
             called = typed(body, name=its_name)(function)
-        # The Reader checks names and options here, where the author sees the error. It is not
-        # started.
+        # The Reader, which is not started, checks names and options where the author sees errors.
         checked = as_if_complete(options)
         Reader(topic, channel, called, nsqd_tcp_addresses="127.0.0.1:4150", **checked)
         asked = per_message_transaction or bool(once)

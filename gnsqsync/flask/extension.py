@@ -228,8 +228,7 @@ class NSQ:
                 called = cast("Callable[[Message], object]", function)
             else:
                 called = typed(body, name=its_name)(function)
-            # The Reader checks names and options here, where the author sees the error. It is not
-            # started.
+            # The Reader, which is not started, checks names and options where the author sees it.
             checked = as_if_complete(options)
             Reader(topic, channel, called, nsqd_tcp_addresses="127.0.0.1:4150", **checked)
             handler = Handler(
