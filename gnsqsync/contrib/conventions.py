@@ -1,4 +1,4 @@
-"""The names of OpenTelemetry's conventions for messaging that we use: they still move.
+"""The names of OpenTelemetry's conventions for messaging that we use. They may still change.
 
 https://opentelemetry.io/docs/specs/semconv/messaging/
 """
@@ -26,10 +26,10 @@ __all__ = [
 SYSTEM = "messaging.system"
 NSQ = "nsq"
 OPERATION = "messaging.operation.name"
-# "send" or "process".
+# The value is "send" or "process".
 OPERATION_TYPE = "messaging.operation.type"
 DESTINATION = "messaging.destination.name"
-# The channel.
+# The value is the channel.
 GROUP = "messaging.consumer.group.name"
 MESSAGE_ID = "messaging.message.id"
 BODY_SIZE = "messaging.message.body.size"
@@ -37,7 +37,7 @@ BATCH_COUNT = "messaging.batch.message_count"
 SERVER_ADDRESS = "server.address"
 SERVER_PORT = "server.port"
 ERROR_TYPE = "error.type"
-# Ours: no convention has it.
+# A name of our own, because no convention has attempts.
 NSQ_ATTEMPTS = "messaging.nsq.message.attempts"
 
 # Histograms, in seconds.

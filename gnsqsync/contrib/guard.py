@@ -1,4 +1,4 @@
-"""What a service that watches may raise changes nothing: it is logged, and the message goes on."""
+"""A guard around calls of a monitoring service: an error is logged, and the message goes on."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ log: logging.Logger = logging.getLogger("gnsqsync.contrib")
 
 
 class Guard:
-    """Calls that may fail. The first failure is an ERROR with its traceback, the others are not."""
+    """A caller of functions that may fail. Only the first failure is an ERROR in the log."""
 
     def __init__(self, service: str) -> None:
         self._service = service
+        # True once a failure is logged.
         self._told = False
 
     def __call__(self, call: Callable[..., T], *args: Any) -> T | None:
-        """Return what the call returns, or None when it raised."""
+        """Return the result of the call, or None if it raised."""
         try:
             return call(*args)
         except BaseException as error:
-            # Hooks of the user's run in there, and may raise whatever they like.
+            # The user's hooks run in the call, and may raise any exception.
             if ends_worker(error):
                 raise
             if not self._told:

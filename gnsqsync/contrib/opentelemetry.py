@@ -1,6 +1,6 @@
 """Spans and durations for OpenTelemetry. Needs the extra ``opentelemetry``.
 
-Knows OpenTelemetry's API, not its SDK: without one set up nothing is recorded.
+Knows OpenTelemetry's API, not its SDK. Nothing is recorded until an SDK is set up.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ _SCOPE = "gnsqsync"
 
 
 class OpenTelemetry(Middleware):
-    """A span around each publish and each handler, by the conventions for messaging.
+    """A middleware that makes a span around each publish and each handler.
 
-    With headers on both sides (``Writer(headers=True)``, ``Reader(headers=True)``) the span of the
-    handler is a child of that of the publish, in whichever process. What the SDK raises is logged
-    once and changes nothing.
+    The spans follow the conventions for messaging. With headers on both sides
+    (``Writer(headers=True)``, ``Reader(headers=True)``) the handler's span is a child of the
+    publish's span, even in another process. An exception of the SDK is logged once and changes
+    nothing.
 
     Args:
-        linked: The span of a handler begins a trace of its own, with a link to the publish, as the
-            conventions advise where many messages come of one request.
-        tracer_provider: None: the global one.
-        meter_provider: None: the global one.
+        linked: True if the span of a handler begins a trace of its own, with a link to the publish.
+            The conventions advise this if one request makes many messages. Default: False.
+        tracer_provider: Default: the global one.
+        meter_provider: Default: the global one.
     """
 
     fails_after_handler = False
@@ -72,7 +73,7 @@ class OpenTelemetry(Middleware):
 
         try:
             future = proceed(publication)
-        except BaseException as error:  # also one from outside: a span has an end
+        except BaseException as error:  # any exception, because a span must end
             ended(error)
             raise
         if future is None:
@@ -108,12 +109,12 @@ class OpenTelemetry(Middleware):
         span = self._guard(self._begin_process, message)
         if span is None:
             return proceed(message)
-        # Of this message alone, as its context is.
+        # Each message has a context of its own, so nothing is detached afterwards.
         self._guard(context.attach, trace.set_span_in_context(span, self._baggage_of(message)))
         error: BaseException | None = None
         try:
             return proceed(message)
-        except BaseException as raised:  # also one from outside: a span has an end
+        except BaseException as raised:  # any exception, because a span must end
             error = raised
             raise
         finally:
@@ -176,7 +177,7 @@ class OpenTelemetry(Middleware):
 
 
 def _is_no_error(error: BaseException) -> bool:
-    """Whether it is a handler's word for what is in order."""
+    """Return True if a handler raised the exception for a message that is in order."""
     return isinstance(error, Discard) or (isinstance(error, Requeue) and not error.backoff)
 
 
@@ -185,7 +186,7 @@ def _error_of(future: Future[None]) -> BaseException | None:
 
 
 def _labels(span: Span) -> dict[str, Any]:
-    """What the figures of the histograms are told apart by."""
+    """Return the attributes of a span that label the histograms."""
     attributes: Mapping[str, Any] = getattr(span, "attributes", None) or {}
     wanted = (names.SYSTEM, names.OPERATION, names.DESTINATION, names.GROUP)
     return {name: attributes[name] for name in wanted if name in attributes}

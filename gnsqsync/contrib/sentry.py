@@ -1,6 +1,6 @@
 """Failures and traces for Sentry. Needs the extra ``sentry``.
 
-Knows sentry_sdk; sets nothing up: your ``sentry_sdk.init()`` says where events go.
+Knows sentry_sdk. Sets nothing up: your ``sentry_sdk.init()`` says where events go.
 """
 
 from __future__ import annotations
@@ -22,30 +22,33 @@ from gnsqsync.options import handler_name
 
 __all__ = ["Sentry"]
 
-# How many messages are remembered whose failures were told.
+# Largest number of messages whose reported failures are remembered.
 _MOST_TOLD = 10_000
 
 
 class Sentry(Middleware, Observer):
-    """Pass it as ``middleware=[...]`` and as ``observer=``.
+    """A middleware and observer that reports to Sentry.
 
-    * A handler that fails: one warning for each message and kind of exception, however many
-      attempts follow, with topic, channel, nsqd, id, attempts and handler as the context ``nsq``.
-    * A message that is given up: an error; this needs the ``observer=``. ``Requeue`` and
+    Pass the object as ``middleware=[...]`` and as ``observer=``.
+
+    * A handler that fails is a warning, one for each message and type of exception over all
+      attempts. The context ``nsq`` has topic, channel, nsqd, id, attempts and handler.
+    * A message that is given up is an error; this needs the ``observer=``. ``Requeue`` and
       ``Discard`` are no errors. The ``Reject`` of each handler is an issue of its own.
-    * A transaction around each handler, and a span around each publish, with what Sentry's page on
-      queues shows. With headers on both sides they are one trace.
+    * Each handler has a transaction, and each publish a span, with the data of Sentry's page on
+      queues. With headers on both sides they are one trace.
 
-    What sentry_sdk raises is logged once and changes nothing. ``_told`` is only ever changed by
-    single steps of a dict.
+    An exception of sentry_sdk is logged once and changes nothing. ``_told`` needs no lock, because
+    each change is a single step of a dict.
     """
 
     fails_after_handler = False
 
     def __init__(self) -> None:
         self._guard = Guard("Sentry")
+        # Reported failures: nsqd, channel, id and type of exception.
         self._told: dict[tuple[str, str, str, type[BaseException]], None] = {}
-        # Handlers by topic and channel: an Observer is not told which handler had a message.
+        # Names of handlers by topic and channel, because an Observer does not get the handler.
         self._handlers: dict[tuple[str, str], str] = {}
 
     # -- publish -----------------------------------------------------------------------------------
@@ -56,7 +59,7 @@ class Sentry(Middleware, Observer):
             return proceed(publication)
         try:
             future = proceed(publication)
-        except BaseException:  # also one from outside: a span has an end
+        except BaseException:  # any exception, because a span must end
             self._guard(_end_span, span, False)
             raise
         if future is None:
@@ -89,7 +92,7 @@ class Sentry(Middleware, Observer):
             transaction = self._guard(_begin_process, message, handler)
             try:
                 result = proceed(message)
-            except BaseException as error:  # also one from outside: a transaction has an end
+            except BaseException as error:  # any exception, because a transaction must end
                 self._guard(self._failed, message, error)
                 self._guard(_end_span, transaction, _is_in_order(error))
                 raise
@@ -100,10 +103,11 @@ class Sentry(Middleware, Observer):
         self._handlers[message.topic, message.channel] = handler_name(handler)
 
     def _fingerprint(self, message: Message, error: BaseException) -> list[str] | None:
-        """Return what Sentry groups an event by, or None for its own way.
+        """Return the fingerprint by which Sentry groups an event, or None for Sentry's own.
 
-        Rejections are issues of their handler. A Reject may come from one place of this package
-        for all handlers, as for a body that cannot be read, and Sentry groups by the place.
+        Each handler's rejections are an issue of their own. Sentry's own grouping goes by the place
+        of the ``raise``, which may be one place in this package for all handlers, for example for a
+        body that cannot be decoded.
         """
         if not isinstance(error, Reject):
             return None
@@ -113,7 +117,7 @@ class Sentry(Middleware, Observer):
     def _failed(self, message: Message, error: BaseException) -> None:
         if isinstance(error, (Requeue, Discard)) or ends_worker(error):
             return
-        # Each channel of a topic has the message under the same id.
+        # The channel is part of the key: all channels of a topic have the message with one id.
         which = message.nsqd_address, message.channel, message.id, type(error)
         if which in self._told:
             return
@@ -124,7 +128,7 @@ class Sentry(Middleware, Observer):
         sentry_sdk.capture_exception(error, level="warning", fingerprint=fingerprint)
 
     def gave_up(self, message: Message, error: BaseException | None) -> None:
-        """As of an Observer."""
+        """Report a message that was given up. The Reader calls this."""
         self._guard(self._gave_up, message, error)
 
     def _gave_up(self, message: Message, error: BaseException | None) -> None:
@@ -134,7 +138,7 @@ class Sentry(Middleware, Observer):
                 text = f"gave up on a message of {message.topic}/{message.channel}"
                 sentry_sdk.capture_message(text, level="error")
             else:
-                # Without a hint: that it was told as a warning a moment ago makes it no double.
+                # The event has no hint, because Sentry would drop it as a double of the warning.
                 event, _ = event_from_exception(error)
                 fingerprint = self._fingerprint(message, error)
                 if fingerprint is not None:
@@ -143,7 +147,7 @@ class Sentry(Middleware, Observer):
 
 
 def _trace_of(span: Any) -> dict[str, str]:
-    """For the headers of what is published; also where nothing is traced, only told apart."""
+    """Return the headers that continue the trace. Without tracing they still link the events."""
     if span.containing_transaction:
         return dict(span.iter_headers())
     found = {"sentry-trace": sentry_sdk.get_traceparent(), "baggage": sentry_sdk.get_baggage()}

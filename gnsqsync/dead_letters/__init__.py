@@ -1,4 +1,4 @@
-"""Dead letters: look at them, send them back, throw them away."""
+"""Dead letters: tools to look at them, to send them back, and to purge them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of what was done to dead letters: lines of the log with who, what, and which letters.
+"""The record of acts on dead letters: log lines with the user, the act, and the letters' ids.
 
 Knows the log only; answers no letter.
 """
@@ -16,12 +16,12 @@ __all__ = ["Audit", "user_of_this_process"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.dead_letters")
 
-# Letters that one line names. A process that is killed loses the record of fewer than that.
+# Largest number of letters in a line. A killed process loses the record of fewer letters.
 _A_LINE = 100
 
 
 class Audit:
-    """The letters that one look has purged or sent back, until ``write()`` has told the log.
+    """The letters that one look has purged or sent back, until ``write()`` has logged them.
 
     A purge is a WARNING, because it cannot be undone; a letter that was sent back is INFO.
     """
@@ -29,7 +29,7 @@ class Audit:
     def __init__(self, topic: str, by: str) -> None:
         self._topic = topic
         self._by = by
-        # Ids of letters by the topic that they were sent back to; "" for a purge.
+        # Ids of letters by the topic to which they were sent back; "" for a purge.
         self._done: dict[str, list[str]] = {}
 
     def note(self, letter: DeadLetter, to: str = "") -> None:
@@ -40,7 +40,7 @@ class Audit:
             self._write(to)
 
     def write(self) -> None:
-        """Write what is recorded since the last line."""
+        """Log all letters that were noted since the last line."""
         for to in list(self._done):
             self._write(to)
 
@@ -54,7 +54,7 @@ class Audit:
 
 
 def user_of_this_process() -> str:
-    """Name of the user that the operating system gives this process, or its number."""
+    """Return the name of this process's user, or its number if it has no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container may have a user without a name

@@ -1,4 +1,4 @@
-"""The dead letters of a topic, taken one after the other: they stay, go back, or are thrown away.
+"""The dead letters of a topic, taken one after the other: each stays, is sent back, or is purged.
 
 Knows Readers and Writers, one nsqd after the other. Prints nothing.
 """
@@ -43,25 +43,26 @@ __all__ = ["DeadLetters", "Tally"]
 
 Told = Callable[[DeadLetter, NSQError | None], object]
 
-# Messages that are on their way beside those that are held.
+# Largest number of messages on their way, besides those that are held.
 _WINDOW = 500
-# With a rate: what that takes so many seconds. nsqd takes messages back after 15 minutes.
+# With a rate, the messages on their way last for this many seconds. nsqd takes messages back after
+# 15 minutes.
 _WINDOW_SECONDS = 30.0
-# Seconds without a message until what came is looked at.
+# Seconds without a message after which the received messages are passed on.
 _GATHER = 0.05
-# Bytes. What an nsqd has sent, it takes; how much that may be is its own option.
+# Bytes: the Writer's limit for letters. nsqd has its own limit, and takes what it has sent.
 _MOST_OF_ANY_NSQD = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What ``requeue_all()`` or ``purge_all()`` did.
+    """The result of ``requeue_all()`` or ``purge_all()``.
 
     Attributes:
-        looked_at: Letters that came.
-        done: Those that were sent back, or thrown away.
-        failed: Those of which that failed; they stay.
-        error: What ended it early; None: nothing did.
+        looked_at: Number of letters that came.
+        done: Number of letters that were sent back or purged.
+        failed: Number of letters that could not be; they stay.
+        error: The error that ended the call early, or None.
     """
 
     looked_at: int
@@ -73,45 +74,47 @@ class Tally:
 class DeadLetters:
     """The dead letters of a topic, as a context manager and an iterable: each letter once.
 
-    nsqd cannot be browsed. So letters are received, held, and given back at the end of the
-    ``with``, all but those that were sent back or purged. Each look counts as a delivery of the
-    letter. When the process dies, nsqd delivers them again after its ``--msg-timeout``.
+    nsqd cannot be browsed, so letters are received and held. At the end of the ``with`` all letters
+    are given back that were neither sent back nor purged. Each look counts as a delivery of the
+    letter. If the process dies, nsqd delivers the letters again after its ``--msg-timeout``.
 
-    Iteration ends when as many came as waited at its begin, or ``limit``, or when nothing came for
-    ``patience`` seconds.
+    The iteration ends after the number of letters that waited at its begin, after ``limit``
+    letters, or after ``patience`` seconds without a letter.
 
     Attributes:
         topic: The topic of the dead letters.
-        channel: The channel that they are taken from.
-        limit: How many are looked at, at most.
-        looked_at: How many came.
-        waiting: How many waited when the iteration began; None: an nsqd did not tell.
-        elsewhere: Letters that wait in other channels of the topic, by channel.
+        channel: The channel from which they are taken.
+        limit: Largest number of letters to look at.
+        looked_at: Number of letters that came.
+        waiting: Number of letters that waited when the iteration began; None if an nsqd did not
+            tell.
+        elsewhere: Number of letters that wait in other channels of the topic, by channel.
         problems: A sentence for each nsqd that could not be looked at, or not to the end.
 
     Args:
         topic: The topic of the dead letters, such as ``orders.dead``.
-        channel: The channel to take them from. If the topic has none, nsqd makes it, and what waits
-            in the topic goes there. ``send-back``, which nsqadmin used to make, is found as
-            ``dead_letters``.
-        nsqd_tcp_addresses: As of the Reader. How many wait is asked at the port after each.
-        nsqd_http_addresses: nsqds by their HTTP addresses, which tell their TCP ports.
-        lookupd_http_addresses: As of the Reader. One address of the three kinds is needed.
-        limit: How many letters to look at, 1 or more.
-        patience: Seconds, 0.1 or more, to wait for one more letter.
-        by: Who looks, for the log: each purge is a WARNING there, each requeue INFO. None: the user
-            of this process.
-        lookupd_authorization: As of the Reader.
-        lookupd_session: As of the Reader.
-        runtime: As of the Reader.
-        options: As of the Reader.
-        **connection_options: The fields of ConnectionOptions.
+        channel: The channel from which to take them. If the topic has no channel, nsqd makes this
+            one and moves the waiting letters there. ``send-back``, which nsqadmin used to make, is
+            found as ``dead_letters``. Default: "dead_letters".
+        nsqd_tcp_addresses: As for the Reader. The port after each is asked for the number of
+            letters.
+        nsqd_http_addresses: HTTP addresses of nsqds, which tell their TCP ports.
+        lookupd_http_addresses: As for the Reader. One address of the three kinds is needed.
+        limit: Largest number of letters to look at, 1 or more. Default: 1000.
+        patience: Seconds to wait for another letter, 0.1 or more. Default: 2.
+        by: The user that looks, for the log: each purge is a WARNING there, each requeue INFO.
+            Default: the user of this process.
+        lookupd_authorization: As for the Reader.
+        lookupd_session: As for the Reader.
+        runtime: As for the Reader.
+        options: As for the Reader.
+        **connection_options: Fields of ConnectionOptions.
 
     Raises:
         ConfigError: A value is not allowed, or no address is given.
 
     Threads:
-        One thread at a time; ``stop()`` from any, and from signal handlers.
+        One thread at a time; ``stop()`` from any thread and from signal handlers.
     """
 
     def __init__(
@@ -190,7 +193,7 @@ class DeadLetters:
                 self._writers.popitem()[1].close()
 
     def stop(self) -> None:
-        """End the iteration after the letter under way. From any thread or signal handler."""
+        """End the iteration after the current letter. From any thread or signal handler."""
         self._is_stopped = True
         look = self._look
         if look is not None:
@@ -198,11 +201,11 @@ class DeadLetters:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether ``stop()`` was called."""
+        """True once ``stop()`` was called."""
         return self._is_stopped
 
     def __iter__(self) -> Iterator[DeadLetter]:
-        """Each letter once.
+        """Receive the letters, each once.
 
         Raises:
             ClosedError: Outside of ``with``.
@@ -228,26 +231,27 @@ class DeadLetters:
             raise ClosedError("DeadLetters is used inside of 'with', whose end gives letters back")
         return self._look
 
-    # -- what becomes of them ------------------------------------------------------------------
+    # -- acts ----------------------------------------------------------------------------------
 
     def requeue(
         self, letter: DeadLetter, *, to: str | None = None, writer: Writer | None = None
     ) -> None:
-        """Publish it again, and finish it when nsqd has said OK.
+        """Publish a letter again, and finish it when nsqd has said OK.
 
-        It has the headers that it had before it died, and ``deadcount``; without headers it is the
-        body only. All channels of the topic get it, also those that had handled it.
+        The message has the headers that it had before it died, and ``deadcount``. A message without
+        headers is published as its body only. All channels of the topic get the message, even those
+        that have handled it.
 
         Args:
-            letter: One that this object gave, in the same ``with``.
-            to: The topic; None: the one that it came from.
-            writer: A Writer without ``headers=True``; None: it goes to the nsqd where it lies.
+            letter: A letter that this object gave, in the same ``with``.
+            to: The topic. Default: the topic from which the message came.
+            writer: A Writer without ``headers=True``. Default: the letter goes to its own nsqd.
 
         Raises:
             ConfigError: The topic or the Writer is not allowed, or the letter names no topic.
             ConnectionLost: nsqd has taken the letter back; the text says if it is published.
-            PublishError: It stays; after OutcomeUnknown it may be published, too.
-            ClosedError: It is not held here: it was answered, or the ``with`` is over.
+            PublishError: The letter stays; after OutcomeUnknown it may be published, too.
+            ClosedError: The letter is not held here: it was answered, or the ``with`` is over.
         """
         topic = letter.topic if to is None else check_topic(to)
         if not topic:
@@ -264,14 +268,14 @@ class DeadLetters:
         look.finish(message, f"is published to {topic}")
 
     def purge(self, letter: DeadLetter) -> None:
-        """Finish it: nobody gets it again.
+        """Finish a letter, so that nobody gets it again.
 
         Args:
-            letter: One that this object gave, in the same ``with``.
+            letter: A letter that this object gave, in the same ``with``.
 
         Raises:
             ConnectionLost: nsqd has taken the letter back.
-            ClosedError: It is not held here: it was answered, or the ``with`` is over.
+            ClosedError: The letter is not held here: it was answered, or the ``with`` is over.
         """
         look = self._entered()
         look.finish(look.mine(letter), "was to be purged")
@@ -286,20 +290,20 @@ class DeadLetters:
         writer: Writer | None = None,
         told: Told | None = None,
     ) -> Tally:
-        """``requeue()`` each letter that matches, as they come.
+        """Send back each letter that matches, as they come.
 
-        What fails because of the letter itself stays, and the others go on. Anything else, such as
-        an nsqd that takes no publish, ends it.
+        If a letter fails by its own fault, it stays, and other letters go on. Any other error, such
+        as an nsqd that takes no publish, ends the call.
 
         Args:
-            where: Which ones; None: all.
-            to: As of ``requeue()``.
-            rate: Letters a second at most; None: no limit.
-            writer: As of ``requeue()``.
-            told: Called with each letter and the error, or None.
+            where: The letters that are meant. Default: all.
+            to: As for ``requeue()``.
+            rate: Upper bound of letters a second. Default: no limit.
+            writer: As for ``requeue()``.
+            told: Called with each letter and its error, or None. Default: not called.
 
         Returns:
-            How many went, and how many failed.
+            The numbers of letters.
 
         Raises:
             ConfigError: The topic or the rate is not allowed.
@@ -316,14 +320,14 @@ class DeadLetters:
         return self._all(where, act, rate, told)
 
     def purge_all(self, where: Filter | None = None, *, told: Told | None = None) -> Tally:
-        """``purge()`` each letter that matches, as they come.
+        """Purge each letter that matches, as they come.
 
         Args:
-            where: Which ones; None: all.
-            told: Called with each letter and the error, or None.
+            where: The letters that are meant. Default: all.
+            told: Called with each letter and its error, or None. Default: not called.
 
         Returns:
-            How many went, and how many failed.
+            The numbers of letters.
 
         Raises:
             ClosedError: Outside of ``with``.
@@ -374,7 +378,7 @@ class DeadLetters:
 
 
 def _is_of_the_letter(error: NSQError) -> bool:
-    """Whether the next letter may go nevertheless."""
+    """Return True if the error concerns this letter only, so that the next one may be tried."""
     if isinstance(error, Refused):
         return isinstance(error.error, (BadMessage, BadTopic))
     return isinstance(error, (ConfigError, ConnectionLost))

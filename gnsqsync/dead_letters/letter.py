@@ -1,4 +1,4 @@
-"""One dead letter, read from a message, and which of them are wanted. Receives nothing."""
+"""A dead letter, read from a message, and a filter of dead letters. Receives nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from gnsqsync.reader.death import DEATH_HEADERS
 
 __all__ = ["DeadLetter", "Filter"]
 
-# How often a message died before, on its way back. Of the headers "dead..." it alone stays.
+# The header with the number of earlier deaths. A message that is sent back keeps only this one of
+# the headers "dead...".
 _COUNT = "deadcount"
 
 
@@ -22,28 +23,28 @@ _COUNT = "deadcount"
 class DeadLetter:
     """A message that was given up, as it lies in a topic of dead letters.
 
-    Without headers, as of a Reader without ``headers=True``, only ``id``, ``time``, ``body``,
-    ``nsqd`` and ``message_id`` are known; the others are empty, 0 or None.
+    A Reader without ``headers=True`` writes no headers. Then only ``id``, ``time``, ``body``,
+    ``nsqd`` and ``message_id`` are known; the other attributes are empty, 0 or None.
 
     Attributes:
-        id: The id that the message had; without headers the one that the letter has.
-        topic: The topic that it came from.
+        id: The id of the dead message; without headers the id of the letter.
+        topic: The topic of the dead message.
         channel: The channel that gave it up.
-        origin_nsqd: ``host:port`` of the nsqd that delivered it there.
-        attempts: How often it had been delivered there.
-        first_time: When it was published.
-        time: When it died; without headers when nsqd got the letter.
-        reason: Why, in one line.
+        origin_nsqd: ``host:port`` of the nsqd that delivered it to that channel.
+        attempts: Number of its deliveries to that channel.
+        first_time: Time of its publish.
+        time: Time of its death; without headers the time at which nsqd got the letter.
+        reason: The reason of its death in one line.
         error: The type of the exception, as ``builtins.ValueError``.
-        text: What the exception said.
-        traceback: The end of its traceback.
+        text: The text of the exception.
+        traceback: The end of the exception's traceback.
         handler: The name of the handler.
-        deaths: How often it died, this time included; of a message without headers always 1.
-        headers: Those that the message itself had.
-        body: The body that it had.
+        deaths: Number of its deaths, this one included; without headers always 1.
+        headers: The headers of the dead message itself.
+        body: The body of the dead message.
         nsqd: ``host:port`` of the nsqd where the letter lies.
-        message_id: The id that the letter has there.
-        delivered: How often the letter has been delivered, each look included.
+        message_id: The id of the letter there.
+        delivered: Number of deliveries of the letter, each look included.
     """
 
     id: str
@@ -67,9 +68,9 @@ class DeadLetter:
 
     @classmethod
     def of(cls, message: Message) -> DeadLetter:
-        """A message of a topic of dead letters, and its story.
+        """Return the letter in a message from a topic of dead letters.
 
-        A body that only looks like an envelope stays whole, if the Reader has no ``headers=True``.
+        The Reader of the message may have ``headers=True`` or not.
 
         Args:
             message: The message.
@@ -105,17 +106,17 @@ class DeadLetter:
         )
 
     def as_published(self) -> bytes:
-        """The bytes to publish: the body in an envelope with its own headers and ``deadcount``.
+        """Return the bytes to publish: the body in an envelope with its headers and ``deadcount``.
 
-        Just the body where the message had no headers: other channels may not open envelopes.
+        A message without headers is just its body, because other channels may not open envelopes.
         """
-        # A body that is an envelope itself would be opened.
+        # A body that is an envelope itself needs another around it, or it would be opened.
         if not self.headers and opened(self.body) is None:
             return self.body
         try:
             return encode({**self.headers, _COUNT: str(self.deaths)}, self.body)
         except ConfigError:
-            # The envelope is full without the count, or has names that others have written.
+            # The count does not fit into the envelope, or another program has written odd headers.
             return restore(self.headers, self.body)
 
 
@@ -133,15 +134,15 @@ def _time(text: str) -> datetime | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which dead letters are meant: those that meet all that is given.
+    """A choice of dead letters: a letter matches if it meets all conditions that are given.
 
     Args:
-        reason: A part of ``reason`` or ``error``, in upper or lower case.
-        older_than: Seconds since its death, at least.
-        newer_than: Seconds since its death, at most.
-        ids: Any of these, as ``id`` or ``message_id``; none: all.
-        topic: The topic that it came from.
-        channel: The channel that gave it up.
+        reason: A part of ``reason`` or ``error``, in upper or lower case. Default: any.
+        older_than: Least number of seconds since the death. Default: no limit.
+        newer_than: Largest number of seconds since the death. Default: no limit.
+        ids: Values of ``id`` or ``message_id``, of which one must match. Default: any.
+        topic: The topic of the dead message. Default: any.
+        channel: The channel that gave it up. Default: any.
 
     Raises:
         ConfigError: A value is not allowed.
@@ -162,11 +163,11 @@ class Filter:
             raise ConfigError(f"ids is {self.ids!r}; give a list of ids")
 
     def matches(self, letter: DeadLetter, now: datetime | None = None) -> bool:
-        """Whether the letter is meant.
+        """Return True if the letter meets all conditions.
 
         Args:
-            letter: Which one.
-            now: The time from which ages count; None: that of this machine.
+            letter: The letter.
+            now: The time from which ages count. Default: the time of this machine.
         """
         if self.ids and not {letter.id, letter.message_id} & set(self.ids):
             return False

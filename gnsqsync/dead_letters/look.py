@@ -19,14 +19,15 @@ from gnsqsync.runtime import Runtime
 
 __all__ = ["Look"]
 
-# Seconds without a message until what came is looked at.
+# Seconds without a message after which the received messages are passed on.
 _GATHER = 0.05
 
 
 class Look:
-    """What one ``with`` of DeadLetters has in its hands. ``close()`` gives it back.
+    """The letters that one ``with`` of DeadLetters holds. ``close()`` gives them back.
 
-    ``problems``: gets a sentence for each nsqd that could not be looked at to the end.
+    ``problems``: list that gets a sentence for each nsqd that could not be looked at to the end.
+    ``looked_at``: number of letters so far. ``stopped``: True once ``stop()`` was called.
     """
 
     def __init__(
@@ -45,45 +46,50 @@ class Look:
         self._limit = limit
         self._patience = patience
         self._options = options
+        # Readers that hold letters.
         self._readers: list[Reader] = []
+        # Letters that were yielded, by nsqd and id.
         self._seen: set[tuple[str, str]] = set()
         # The newest delivery of each letter that is held, by nsqd and id.
         self._held: dict[tuple[str, str], Message] = {}
-        # Ends the waits of a rate.
+        # An item in it ends the wait of a rate.
         self._word = runtime.timed_queue()
 
     def close(self) -> None:
-        """Give back what is not answered."""
-        # All of them first: else one would get what another gives back.
+        """Give back the letters that are not answered."""
+        # Every Reader is paused first: otherwise one would get letters that another gives back.
         for reader in self._readers:
             reader.pause()
         while self._readers:
-            # Its error was told when its look ended.
+            # ``problems`` has the error of a Reader already.
             with suppress(NSQError):
                 self._readers.pop().__exit__()
 
     def stop(self) -> None:
-        """No more letters. From any thread or signal handler."""
+        """End the letters. Any thread or signal handler may call this."""
         self.stopped = True
         self._word.put(None)
         for reader in list(self._readers):
             reader.stop()
 
     def is_stopped_in(self, seconds: float) -> bool:
-        """Wait; whether a stop came."""
+        """Wait for these seconds. Return True, at once, if ``stop()`` was called."""
         if not self.stopped:
             with suppress(TimeoutError):
                 self._word.get(seconds)
         return self.stopped
 
     def letters(self, places: Iterable[Place], window: int) -> Iterator[DeadLetter]:
-        """Each letter once. ``window``: how many are on their way beside those that are held."""
+        """Yield each letter once. ``window``: number of letters on their way, besides held ones."""
         for place in places:
             if place.waiting != 0:
                 yield from self._at(place, window)
 
     def mine(self, letter: DeadLetter) -> Message:
-        """Its newest delivery. ClosedError, ConnectionLost where it cannot be answered."""
+        """Return the newest delivery of a letter.
+
+        Raises ClosedError if the letter is not held, and ConnectionLost if nsqd has taken it back.
+        """
         message = self._held.get((letter.nsqd, letter.message_id))
         if message is None:
             raise ClosedError(f"letter {letter.id} is not held here")
@@ -92,13 +98,16 @@ class Look:
         return message
 
     def finish(self, message: Message, what: str) -> None:
-        """FIN. ConnectionLost, which says ``what`` became of it, where it comes too late."""
+        """Finish a message. Raise ConnectionLost if the FIN comes too late.
+
+        ``what``: words in the error that tell the letter's fate.
+        """
         if not message.finish():
             raise ConnectionLost(f"letter {message.id} {what}, but it comes again: FIN was late")
         self._held.pop((message.nsqd_address, message.id), None)
 
     def _at(self, place: Place, window: int) -> Iterator[DeadLetter]:
-        """Those of one nsqd; over as many connections as its --max-rdy-count demands."""
+        """Yield the letters of one nsqd, over several connections if --max-rdy-count is low."""
         end = self._limit
         if place.waiting is not None:
             end = min(end, self.looked_at + place.waiting)
@@ -117,7 +126,10 @@ class Look:
     def _take(
         self, place: Place, losses: _Losses, end: int, window: int
     ) -> Generator[DeadLetter, None, bool]:
-        """Until ``end`` letters were looked at; True where another connection may get more."""
+        """Yield letters over one connection until ``end`` letters were looked at.
+
+        Return True if another connection may get more.
+        """
         reader = Reader(
             self._topic,
             place.channel,
@@ -138,7 +150,8 @@ class Look:
             for message in batch:
                 key = message.nsqd_address, message.id
                 if key in self._seen:
-                    # Held for longer than nsqd allows, or its FIN was lost.
+                    # nsqd delivers a letter again if it was held for too long, or if its FIN was
+                    # lost.
                     if key in self._held:
                         self._held[key] = message
                 elif self.looked_at < end and not self.stopped:
@@ -159,13 +172,13 @@ class Look:
                     return False
             reader.set_max_in_flight(len(mine) + min(window, end - self.looked_at))
         if not self.stopped:
-            # It ended by itself, which raises why.
+            # The Reader ended by itself, so join() raises the reason.
             reader.join()
         return False
 
 
 class _Losses(Observer):
-    """Why the connection of a look ended, or could not be made."""
+    """An observer that keeps the reason why a connection ended or could not be made."""
 
     reason: Exception | None = None
 

@@ -1,6 +1,7 @@
-"""Which nsqds have the letters, and how many wait at each, asked over HTTP. Connects to no channel.
+"""The nsqds that have letters, and the number of letters at each, asked over HTTP.
 
-An nsqd whose HTTP port does not answer is looked at nevertheless: then nobody knows how many wait.
+Connects to no channel. An nsqd whose HTTP port does not answer counts as a place with an unknown
+number of letters.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ __all__ = ["CHANNEL", "OLD_CHANNEL", "Place", "Places"]
 
 # The channel through which every tool takes dead letters.
 CHANNEL = "dead_letters"
-# The name that nsqadmin's button had for the same channel. Letters may still lie there.
+# The channel that nsqadmin's button used before. Letters may still lie there.
 OLD_CHANNEL = "send-back"
-# Seconds that an nsqd may be silent over HTTP.
+# Seconds until an HTTP request to an nsqd times out.
 _PATIENCE = 3.0
 
 
@@ -34,7 +35,7 @@ _PATIENCE = 3.0
 class Place:
     """An nsqd that has the topic, by its TCP address, and the channel to take letters from.
 
-    ``waiting`` None: nobody knows.
+    ``waiting``: number of letters there; None if unknown.
     """
 
     nsqd: Address
@@ -43,9 +44,10 @@ class Place:
 
 
 class Places:
-    """A look for ``topic`` and ``channel``. ``problems`` are sentences on what is not looked at.
+    """The search for the nsqds that have ``channel`` of ``topic``.
 
-    ``elsewhere``: letters that wait in other channels of the topic, by channel.
+    ``problems``: sentences about servers and letters that are left out. ``elsewhere``: number of
+    letters that wait in other channels of the topic, by channel.
     """
 
     def __init__(self, topic: str, channel: str, lookups: Lookups, runtime: Runtime) -> None:
@@ -57,8 +59,11 @@ class Places:
         self._runtime = runtime
 
     def find(self, nsqds: Sequence[Address], http: Sequence[str]) -> list[Place]:
-        """``nsqds``: TCP addresses, which are asked at the port after. ``http``: HTTP addresses."""
-        # TCP address -> where to ask; None where that is not known.
+        """Return the places among all nsqds that are given or that nsqlookupd lists.
+
+        ``nsqds``: TCP addresses; the port after each is asked. ``http``: HTTP addresses.
+        """
+        # The HTTP address of each nsqd by TCP address; None if unknown.
         found: dict[Address, str | None] = {address: self._guess(address) for address in nsqds}
         for url in http:
             self._add(found, url)
@@ -85,7 +90,7 @@ class Places:
         return places
 
     def _client(self, address: str) -> NsqdHTTP:
-        # Here, so that this room loads requests only where it is used.
+        # The import is here, so that this package loads requests only when it is used.
         from gnsqsync.http.clients import NsqdHTTP
 
         return NsqdHTTP(
@@ -97,7 +102,7 @@ class Places:
         )
 
     def _guess(self, address: Address) -> str | None:
-        """The port after the TCP port, if that nsqd is there."""
+        """Return the HTTP address with the next port, or None if the nsqd is not there."""
         if address.path or address.port == 65535:
             return None
         guess = str(self._lookups.options.dial_address(Address(address.host, address.port + 1)))
@@ -108,7 +113,7 @@ class Places:
                 return None
 
     def _add(self, found: dict[Address, str | None], url: str) -> None:
-        """The nsqd at an HTTP address. Its host is the one given, as that can surely be reached."""
+        """Add the nsqd at an HTTP address, with the host of that address, which can be reached."""
         with self._client(url) as client:
             try:
                 port = client.info().tcp_port
@@ -139,10 +144,10 @@ class Places:
         return stats.topics[0] if stats.topics else None
 
     def _channel_at(self, address: Address, topic: TopicStats) -> str:
-        """The channel to take letters from at this nsqd: CHANNEL has an older name, too.
+        """Return the channel to take letters from at this nsqd. CHANNEL has an older name, too.
 
-        Note what waits in the other channels. With both names nothing is taken from the older one:
-        the channels may have copies of the same letters, which would go back twice.
+        Letters in other channels are noted in ``elsewhere``. If both names exist, the older one is
+        left alone: the channels may have copies of the same letters, which would go back twice.
         """
         depths = {each.channel_name: each.depth for each in topic.channels}
         mine = self._channel
@@ -161,7 +166,7 @@ class Places:
         return mine
 
     def _waiting(self, address: Address, channel: str, topic: TopicStats) -> int | None:
-        """Return None if no letter can come, and note the reason in ``problems``."""
+        """Return the number of letters; None, with a note in ``problems``, if none can come."""
         channels = {each.channel_name: each for each in topic.channels}
         mine = channels.get(channel)
         if mine is None and channels:

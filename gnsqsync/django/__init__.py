@@ -1,7 +1,7 @@
 """NSQ in a Django project: put ``"gnsqsync.django"`` into INSTALLED_APPS.
 
-Nothing is connected and no thread started by an import or by Django's start, only by the first
-publish and by ``manage.py nsq_consume``.
+An import and Django's start connect to nothing and start no thread. Only the first publish and
+``manage.py nsq_consume`` do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Links to the pages of dead letters and to nsqadmin, in the list of Django's admin.
 
-Django's admin lists models. The two here have no table: their lists are the pages that the site
-includes in its URLs, and without these they are not shown.
+Django's admin lists models. The two models here have no table: their lines lead to pages that the
+site includes in its URLs. Without such a page its line is not shown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["DeadLettersLink", "NsqadminLink"]
 if TYPE_CHECKING:
     _Admin = admin.ModelAdmin[models.Model]
 else:
-    # At run time Django's has no type arguments.
+    # At run time Django's class has no type arguments.
     _Admin = admin.ModelAdmin
 
 
@@ -55,7 +55,7 @@ class _Link(_Admin):
     keywords: ClassVar[dict[str, str]] = {}
 
     def page(self) -> str:
-        """URL of the page; "" if the site does not include it."""
+        """Return the URL of the page; empty if the site does not include the page."""
         try:
             return reverse(self.view_name, kwargs=self.keywords)
         except NoReverseMatch:
@@ -77,11 +77,11 @@ class _Link(_Admin):
         return False
 
     def get_urls(self) -> list[Any]:
-        """Only the list: there are no objects."""
+        """Return the URL of the list only, because there are no objects."""
         return [url for url in super().get_urls() if str(url.name).endswith("_changelist")]
 
     def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
-        """Redirect to the page, which checks by itself who may look."""
+        """Redirect to the page. The page itself checks who may look."""
         return HttpResponseRedirect(self.page() or reverse("admin:index"))
 
 

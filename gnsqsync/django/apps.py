@@ -15,12 +15,12 @@ __all__ = ["GnsqsyncConfig"]
 
 class GnsqsyncConfig(AppConfig):
     name = "gnsqsync.django"
-    # The last word of the name would be taken for Django itself.
+    # Django's default, the last word of the name, would be "django".
     label = "gnsqsync"
     verbose_name: str = "NSQ"
 
     def import_models(self) -> None:
-        """Import the models; errors of the apps behind this one wait for a repair with --reload."""
+        """Import the models. With --reload, an error of a later app makes the command wait."""
         for command in ("nsq_consume", "nsq_tasks"):
             wait_if_the_program_cannot_start(command)
         super().import_models()
@@ -33,6 +33,6 @@ class GnsqsyncConfig(AppConfig):
 
 
 def _on_setting_changed(*, setting: str, **kwargs: object) -> None:
-    # override_settings() of a test.
+    # A test changes settings by override_settings().
     if setting == "GNSQSYNC":
         forget_writers()

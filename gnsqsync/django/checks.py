@@ -31,7 +31,7 @@ LOGGING_EXAMPLE = """Add it to LOGGING, which Django's own default is merged wit
 
 
 def check_settings(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
-    """Wrong keys, options and addresses in GNSQSYNC: gnsqsync.E001 to E003."""
+    """Report wrong keys, options and addresses in GNSQSYNC: gnsqsync.E001 to E003."""
     return [Error(problem.text, hint=problem.hint, id=problem.id) for problem in problems()]
 
 
@@ -41,11 +41,11 @@ def check_handlers(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
     gnsqsync.E004 for one handler, E007 for two that claim one channel, W008 and W009 for ``once``.
     """
     if [*problems()]:
-        return []  # those come first
+        return []  # check_settings reports these, and they come first
     found: list[CheckMessage] = []
     for known in known_handlers():
         try:
-            # A test run has the memory backend for handlers, too.
+            # With the memory backend, as in a test run, no Reader can be made.
             if get_alias(known.handler.alias).is_memory:
                 known.handler.check()
             else:
@@ -98,10 +98,10 @@ def _warnings_of_once(known: Known) -> Iterator[CheckMessage]:
 
 
 def check_logging(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
-    """Report a set-up of logging that hides failures, or takes their time away: gnsqsync.W005.
+    """Report a set-up of logging that hides failures, or shows them without time: gnsqsync.W005.
 
-    Commands of this package show the log themselves. Tests are no production, and set DEBUG to
-    False.
+    Nothing is reported while this package shows its log itself, as its commands do. Tests are left
+    out, because they set DEBUG to False and are no production.
     """
     if in_tests() or is_readable():
         return []

@@ -1,4 +1,4 @@
-"""What the management commands share: their output, and the log lines that they show.
+"""The base of the management commands: their output, and the log lines that they show.
 
 Knows no single command.
 """
@@ -18,7 +18,7 @@ __all__ = ["NSQCommand", "at_least"]
 
 
 def at_least(low: int) -> Any:
-    """A type for argparse."""
+    """Return a type for argparse: an integer of at least ``low``."""
 
     def number(text: str) -> int:
         value = int(text)
@@ -30,9 +30,11 @@ def at_least(low: int) -> Any:
 
 
 class NSQCommand(BaseCommand):
-    """Writes nowhere when its output is closed (``>&-``, ``2>&-``); Django takes that for a file.
+    """A management command with safe output and a visible log.
 
-    Warnings that LOGGING sends nowhere appear on standard error, with time and level.
+    If its output is closed (``>&-``, ``2>&-``), the command writes nowhere. Django itself would
+    take the closed output for a file. Warnings that LOGGING sends nowhere appear on standard error,
+    with time and level.
     """
 
     # True for a command that runs until a signal comes.
@@ -43,13 +45,13 @@ class NSQCommand(BaseCommand):
         super().__init__(*args, **options)
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Run a command line; as process 1, as a child of a process that reaps."""
+        """Run a command line. A worker that is process 1 runs in a child, and process 1 reaps."""
         if self.is_worker:
             become_first_process(argv[1:])
         super().run_from_argv(argv)
 
     def execute(self, *args: Any, **options: Any) -> Any:
-        """As Django's own; CommandError, which is one sentence, where standard output is full."""
+        """Execute as Django does. Raise CommandError if standard output cannot be written."""
         try:
             with readable_log():
                 result = super().execute(*args, **options)

@@ -1,4 +1,4 @@
-"""The setting GNSQSYNC: its keys, and which of them a Reader or a Writer gets.
+"""The setting GNSQSYNC: its keys, and the options that a Reader or a Writer gets.
 
 Knows no connection and no handler.
 """
@@ -27,18 +27,19 @@ from gnsqsync.service.settings import (
 
 __all__ = ["DEFAULT", "Alias", "Problem", "aliases", "get_alias", "in_tests", "problems"]
 
+# Name of the entry that is used if none is named.
 DEFAULT = "default"
-# What an entry may hold.
+# Keys that an entry may have.
 KEYS = (
     *("NSQD", "LOOKUPD", "NSQD_HTTP", "OPTIONS", "MIDDLEWARE", "OBSERVER", "BACKEND"),
     "ADMIN_PERMISSION",
 )
-# Those by which nothing leaves the process.
+# Backends with which no message leaves the process.
 OF_THE_PROCESS = ("memory", "eager")
 BACKENDS = ("nsq", *OF_THE_PROCESS)
 EXAMPLE = 'GNSQSYNC = {"default": {"NSQD": ["127.0.0.1:4150"]}}'
 
-# Options of a Reader or Writer that have a place of their own.
+# Options of a Reader or Writer that are not set in OPTIONS, and the right place of each.
 _ELSEWHERE = {
     "nsqd_tcp_addresses": "NSQD",
     "lookupd_http_addresses": "LOOKUPD",
@@ -54,7 +55,7 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True)
 class Problem:
-    """Something wrong in the settings: for a system check, or the text of an exception."""
+    """An error in the settings, for a system check or as the text of an exception."""
 
     id: str
     text: str
@@ -66,41 +67,44 @@ class Problem:
 
 @dataclass(frozen=True)
 class Alias(ClientSettings):
-    """One entry of GNSQSYNC that has no problem in its keys."""
+    """An entry of GNSQSYNC without a problem in its keys."""
 
     name: str
-    # As the settings say; None: the one for tests in tests, and nsqd elsewhere.
+    # Name of a backend (BACKENDS). None if the settings name none: "memory" in tests, else "nsq".
     backend: str | None
-    # What staff need to act on the pages of nsqadmin; None: to be superusers.
+    # Permission that staff need to act on the pages of nsqadmin; None: only superusers may act.
     admin_permission: str | None = None
 
     @property
     def is_memory(self) -> bool:
-        """Whether messages stay in the process, wherever it runs."""
+        """True if messages stay in the process, in tests and elsewhere."""
         return self.backend in OF_THE_PROCESS
 
     @property
     def is_captured(self) -> bool:
-        """Whether messages stay in the process at this moment."""
+        """True if messages stay in the process at this moment."""
         return self.is_memory or (self.backend is None and in_tests())
 
     def make_observer(self, topic: str, channel: str) -> Observer | None:
-        """What OBSERVER makes for a Reader of that channel; ConfigError says what is wrong."""
+        """Return the Observer that OBSERVER makes for a Reader of the channel, or None.
+
+        Raises ConfigError if OBSERVER is wrong.
+        """
         return make_observer(self.observer, f"GNSQSYNC[{self.name!r}]['OBSERVER']", topic, channel)
 
 
 def in_tests() -> bool:
-    """Whether Django's test runner or pytest-django has set up this process."""
+    """Return True if Django's test runner or pytest-django has set up this process."""
     return hasattr(mail, "outbox")
 
 
 def aliases() -> list[str]:
-    """The names of all entries."""
+    """Return the names of all entries."""
     return list(getattr(settings, "GNSQSYNC", {}))
 
 
 def get_alias(name: str) -> Alias:
-    """The entry of that name. ImproperlyConfigured says what is wrong with it."""
+    """Return the entry of that name. Raises ImproperlyConfigured if it is missing or wrong."""
     whole: Any = getattr(settings, "GNSQSYNC", None)
     found = [*_problems_of_whole(whole)]
     if not found and name not in whole:
@@ -129,11 +133,11 @@ def _addresses(value: Any) -> tuple[str, ...]:
     return tuple(value or ())
 
 
-# -- what is wrong -------------------------------------------------------------------------------
+# -- problems ------------------------------------------------------------------------------------
 
 
 def problems() -> Iterator[Problem]:
-    """Everything that is wrong with the setting; connects to nothing."""
+    """Yield every problem of the setting. Connects to nothing."""
     whole: Any = getattr(settings, "GNSQSYNC", None)
     wrong = [*_problems_of_whole(whole)]
     yield from wrong
@@ -262,7 +266,7 @@ def _problems_of_values(alias: Alias) -> Iterator[Problem]:
             texts.add(str(error))
     for owner, names, keywords in addressed:
         try:
-            # The constructors check, and start nothing.
+            # The constructors check the values. They start nothing.
             owner(*names, **keywords)
         except ConfigError as error:
             texts.add(str(error))

@@ -1,6 +1,6 @@
-"""What the commands have in common that consume: options, limits, processes, signals.
+"""The base of the commands that consume: options, limits, processes, signals.
 
-Knows handlers; knows not which of them are meant.
+Knows handlers. Does not know which of them a command chooses.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ConsumeCommand(NSQCommand):
             type=at_least(1),
             default=1,
             metavar="N",
-            help="How many processes, each with these threads. A killed one is replaced.",
+            help="Number of processes, each with these threads. A killed one is replaced.",
         )
         parser.add_argument(
             "--reload", action="store_true", help="Start again when a Python file changes."
@@ -62,7 +62,7 @@ class ConsumeCommand(NSQCommand):
             type=float,
             default=30.0,
             metavar="SECONDS",
-            help="How long handlers may go on after the first signal. Default: 30.",
+            help="Time that running handlers get after the first signal. Default: 30.",
         )
         parser.add_argument(
             "--metrics-address",
@@ -87,25 +87,25 @@ class ConsumeCommand(NSQCommand):
             "--max-messages",
             type=int,
             metavar="N",
-            help="Stop a process that has handled so many messages; with --processes another one"
-            " takes its place, without it the command ends with 0. Default: no limit.",
+            help="Stop a process after N messages; with --processes another one takes its place,"
+            " without it the command ends with 0. Default: no limit.",
         )
         parser.add_argument(
             "--max-memory",
             type=int,
             metavar="MB",
-            help="The same for one that uses so many megabytes. Default: no limit.",
+            help="Stop a process that uses MB megabytes, in the same way. Default: no limit.",
         )
         parser.add_argument("--list", action="store_true", help="Show the handlers and end.")
 
     def execute(self, *args: Any, **options: Any) -> Any:
-        """Run the command; with --reload, wait for a repair of files that fail to begin with."""
+        """Run the command. With --reload, wait for a repair if a file fails at the start."""
         say_so = partial(mention, self.stdout)
         with waiting_for_repair(bool(options.get("reload")), say_so, always=(SystemCheckError,)):
             return super().execute(*args, **options)
 
     def consume(self, choose: Callable[[], Sequence[Handler]], options: dict[str, Any]) -> None:
-        """Those that ``choose()`` returns; its ConfigError ends the command."""
+        """Run the handlers that ``choose()`` returns. Its ConfigError ends the command."""
         timeout = options["shutdown_timeout"]
         if not timeout >= 0:  # nan is not
             raise CommandError("--shutdown-timeout must be 0 or more")
@@ -117,7 +117,7 @@ class ConsumeCommand(NSQCommand):
             check_claims(claims())
             limits = {name: options[name] for name in ("concurrency", "max_in_flight")}
             exposed = Exposed(options["metrics_address"], options["handler_limit"])
-            # Checked before anything is forked.
+            # The Readers are made, and so checked, before anything is forked.
             named = [(h.name, h.reader(exposed=exposed, **limits)) for h in handlers]
             hard_limit = HardLimit(options["hard_time_limit"], named)
             of_process = ProcessLimits(options["max_messages"], options["max_memory"])
@@ -153,15 +153,16 @@ class ConsumeCommand(NSQCommand):
 
 
 def _close_connections() -> None:
-    # Checks may have opened some, as those of a JSONField on SQLite do since Django 6.1. Only the
-    # workers ask the database from now on. A transaction is that of a test that calls the command.
+    # System checks may have opened connections (JSONField on SQLite does, since Django 6.1). From
+    # now on only the workers ask the database. An open transaction belongs to a test that calls the
+    # command, so its connection stays.
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close()
 
 
 def _before_fork() -> None:
-    # A child must not close the parent's sessions, and both must not use one session.
+    # Parent and child must not share a session of the database, so all are closed before the fork.
     for connection in connections.all(initialized_only=True):
         connection.close()
         if hasattr(connection, "close_pool"):

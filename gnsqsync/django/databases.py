@@ -14,19 +14,19 @@ from gnsqsync.service.collations import FIND, check_exact, exact_collation
 
 __all__ = ["KeyField", "check_joins", "insert_unless_there", "require_bytes", "written"]
 
-# Alias and table whose collations were looked at.
+# Pairs of alias and table whose collations this process has checked.
 _looked_at: set[tuple[str, str]] = set()
 
 
 if TYPE_CHECKING:
     _CharField = models.CharField[Any, Any]
 else:
-    # At run time Django's has no type arguments.
+    # At run time Django's class has no type arguments.
     _CharField = models.CharField
 
 
 class KeyField(_CharField):
-    """A CharField under whose collation values are equal only if their bytes are."""
+    """A CharField whose collation compares values by their bytes."""
 
     def db_parameters(self, connection: Any) -> Any:
         found: Any = super().db_parameters(connection)
@@ -40,7 +40,7 @@ class KeyField(_CharField):
 def require_bytes(database: str, model: type[models.Model]) -> None:
     """Raise ConfigError if the table was not migrated to the collation of its KeyFields.
 
-    Only MariaDB and MySQL have a collation to look at, once in a process.
+    The check asks MariaDB and MySQL only, once for each table in a process.
     """
     connection: Any = connections[database]
     options = model._meta
@@ -56,9 +56,9 @@ def require_bytes(database: str, model: type[models.Model]) -> None:
 
 
 def insert_unless_there(row: models.Model, using: str) -> None:
-    """Insert the row, unless a row with its primary key is there.
+    """Insert the row, unless a row with its primary key exists.
 
-    Waits for the end of another transaction that has inserted it.
+    If another transaction has inserted the same key, this waits for the end of that transaction.
 
     Raises:
         DataError or IntegrityError: The database refuses a value of the row.
@@ -67,8 +67,8 @@ def insert_unless_there(row: models.Model, using: str) -> None:
     if connections[using].vendor == "postgresql":
         rows.bulk_create([row], ignore_conflicts=True)
         return
-    # MariaDB's INSERT IGNORE stores values that do not fit, cut; SQLite's INSERT OR IGNORE drops
-    # rows that a check refuses. Both would be silent.
+    # INSERT IGNORE would hide errors: MariaDB would cut values that do not fit, and SQLite would
+    # drop rows that a check refuses.
     try:
         with transaction.atomic(using=using):
             rows.bulk_create([row])
@@ -83,11 +83,11 @@ def written(model: type[models.Model], using: str | None, *, joins: bool = False
     Args:
         model: The model.
         using: The alias that the caller has named; None: the router chooses.
-        joins: True for a write that belongs to the caller's transaction.
+        joins: True for a write that belongs to the caller's transaction. Default: False.
 
     Raises:
-        ConfigError: With ``joins``: a transaction is open, but on other databases than the one that
-            the router chooses, so the row would be kept whatever becomes of that transaction.
+        ConfigError: With ``joins``: transactions are open, but none on the database that the router
+            chooses. A rollback would not take the row away.
     """
     if using is not None:
         return using

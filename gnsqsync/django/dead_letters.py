@@ -1,9 +1,9 @@
-"""Dead letters of the handlers as a page in the look of Django's admin:
-``path("dead-letters/", include("gnsqsync.django.dead_letters"))``.
+"""Dead letters of the handlers as a page in the look of Django's admin.
 
-Staff may look, at the ``dead_letter_topic`` of each handler. To send letters back or to purge them
-takes what nsqadmin takes: a superuser, or the permission of ``ADMIN_PERMISSION``. Each of the two
-leaves an entry in the log of Django's admin; a purge asks once more.
+Add ``path("dead-letters/", include("gnsqsync.django.dead_letters"))`` to the URLs. Staff may look
+at the ``dead_letter_topic`` of each handler. Superusers may send letters back or purge them, and so
+may staff with the permission of ``ADMIN_PERMISSION``, as in nsqadmin. Each act leaves an entry in
+the log of Django's admin. A purge asks for confirmation.
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ from gnsqsync.stats import counted
 
 __all__ = ["dead_letters", "page_of", "urlpatterns"]
 
-# Letters on the page, and those among which a chosen one is looked for.
-_SHOWN, _SEARCHED = 200, 10_000
+# Largest number of letters on the page.
+_SHOWN = 200
+# Largest number of letters among which chosen ones are searched.
+_SEARCHED = 10_000
 
 
 @csrf_protect
 def dead_letters(request: HttpRequest) -> HttpResponseBase:
-    """The list, one letter (``?id=``), the question before a purge, or what a form asks for.
+    """Show the list, one letter (``?id=``) or the question before a purge; or act on a form.
 
     Raises:
         PermissionDenied: The user is no staff, or may not act.
@@ -51,7 +53,7 @@ def dead_letters(request: HttpRequest) -> HttpResponseBase:
     if not admin.site.has_permission(request):
         raise PermissionDenied("dead letters are for staff")
     topics = _topics()
-    # Counts are for a choice, and cost a request to each nsqd.
+    # Counts help to choose a topic, and cost a request to each nsqd. One topic needs none.
     waiting = _waiting(topics) if len(topics) > 1 and request.method == "GET" else {}
     fullest = max(topics, key=lambda topic: waiting.get(topic, 0), default="")
     name = request.GET.get("topic") or fullest
@@ -84,7 +86,7 @@ def dead_letters(request: HttpRequest) -> HttpResponseBase:
 
 
 def page_of(topic: str) -> str:
-    """URL of the dead letters of ``topic``; "" if the site has no such page, or no such handler."""
+    """Return the URL of the dead letters of ``topic``; empty without such a page or handler."""
     try:
         page = reverse("nsq_dead_letters")
     except NoReverseMatch:
@@ -93,7 +95,7 @@ def page_of(topic: str) -> str:
 
 
 def nsqadmin_of(topic: str) -> str:
-    """URL of nsqadmin's page of ``topic``; "" if the site has no nsqadmin."""
+    """Return the URL of nsqadmin's page of ``topic``; empty if the site has no nsqadmin."""
     try:
         return reverse("nsqadmin", kwargs={"path": f"topics/{topic}" if topic else ""})
     except NoReverseMatch:
@@ -106,7 +108,7 @@ def _query(topic: str, channel: str) -> str:
 
 
 def _topics() -> dict[str, Alias]:
-    """The topics that handlers have for dead letters, with the nsqds where they are."""
+    """Return the dead letter topics of all handlers, each with its entry of GNSQSYNC."""
     topics: dict[str, Alias] = {}
     for handler in all_handlers():
         alias = get_alias(handler.alias)
@@ -133,7 +135,7 @@ def _waiting(topics: dict[str, Alias]) -> dict[str, int]:
 def _letters(
     alias: Alias, topic: str, channel: str, limit: int, by: str | None = None
 ) -> DeadLetters:
-    """Raises Http404 for a channel that cannot be one."""
+    """Return the letters of a channel. Raises Http404 if its name is not allowed."""
     try:
         return DeadLetters(topic, channel, limit=limit, by=by, **alias.dead_letters_keywords())
     except ConfigError as error:
@@ -141,7 +143,7 @@ def _letters(
 
 
 def _look(alias: Alias, topic: str, channel: str, chosen: str) -> dict[str, Any]:
-    """Receive letters for the page; ``chosen`` is the id of one, or ""."""
+    """Receive letters for the page. ``chosen``: the id of the only one to show, or empty."""
     where = Filter(ids=[chosen] if chosen else ())
     found: list[DeadLetter] = []
     with _letters(alias, topic, channel, _SEARCHED if chosen else _SHOWN) as letters:
@@ -165,10 +167,10 @@ def _look(alias: Alias, topic: str, channel: str, chosen: str) -> dict[str, Any]
 def _answer_form(
     request: HttpRequest, alias: Alias, topic: str, channel: str, context: dict[str, Any]
 ) -> HttpResponse:
-    """Act, or ask before a purge."""
-    # The ids of the letters that were on the page, by those that nsqd has for them.
+    """Act on the letters that a form names, or ask before a purge."""
+    # Letters that were on the page: nsqd's id of each, with the id of the dead message.
     shown = dict(pair.partition(" ")[::2] for pair in request.POST.getlist("shown"))
-    # "all" are these, and not what came since.
+    # "all" means the letters on the page, without those that came since.
     ids = [*shown] if "all" in request.POST else [*dict.fromkeys(request.POST.getlist("id"))]
     verb = request.POST.get("verb")
     if verb not in ("requeue", "purge") or not ids:
@@ -204,7 +206,7 @@ def _act(
 
     where = Filter(ids=ids)
     what = "sent back" if verb == "requeue" else "purged"
-    # Before the act: what cannot be recorded is not done.
+    # The entry is written first, so that nothing is done without a record.
     entry = LogEntry.objects.create(
         user_id=user.pk,
         object_repr=f"{counted(len(ids), 'dead letter')} of {topic}"[:200],

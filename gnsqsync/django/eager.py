@@ -1,7 +1,7 @@
 """The eager mode: a publish calls the handlers of its topic, in this process.
 
-Knows the handlers, no Writer. Their database connections are the caller's: neither closed nor
-counted anew, since the caller may be in the middle of something.
+Knows the handlers, no Writer. Handlers use the caller's database connections. These are not closed,
+because the caller may be in a transaction.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from gnsqsync.writer.memory import CapturedMessage
 __all__ = ["deliver_of", "more_handlers"]
 
 
-# Those of a topic that are no functions with @nsq_handler: apps that have such add a function.
+# Functions that return more handlers of a topic. An app whose handlers are no functions with
+# @nsq_handler adds one.
 more_handlers: list[Callable[[str], Sequence[Handler]]] = []
 
 
 def deliver_of(alias: str) -> Callable[[list[CapturedMessage]], None]:
-    """For the MemoryWriter of an entry: what calls the handlers of this entry."""
+    """Return the function by which the MemoryWriter of an entry calls the entry's handlers."""
     return partial(deliver, channels_of=partial(_channels_of, alias))
 
 
@@ -33,7 +34,7 @@ def _channels_of(alias: str, topic: str) -> list[Channel]:
     more = [handler for handlers_of in more_handlers for handler in handlers_of(topic)]
     for handler in [*all_handlers(), *more]:
         if (handler.alias, handler.topic) == (alias, topic):
-            # Those of one channel would share its messages.
+            # Handlers of one channel share its messages, so only the first one gets them.
             by_channel.setdefault(handler.channel, handler)
     settings = get_alias(alias)
     return [
@@ -50,10 +51,10 @@ def _channels_of(alias: str, topic: str) -> list[Channel]:
 
 
 class _OnTheseConnections:
-    """What is called with a message: the handler, on the database connections of the caller."""
+    """A handler as a function of a message, on the database connections of the caller."""
 
     def __init__(self, handler: Handler) -> None:
-        # As of any decorator: what a middleware may name.
+        # A middleware finds the function's name here, as with any decorator.
         self.__wrapped__ = handler.function
         self._handle = handler.handle
 

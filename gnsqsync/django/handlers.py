@@ -1,4 +1,4 @@
-"""``@nsq_handler``: which functions consume what, and the database around each message.
+"""``@nsq_handler``: the functions that consume channels, and the database around each message.
 
 Knows Django's connections and transactions; knows no command and no signal.
 """
@@ -28,6 +28,7 @@ from gnsqsync.service.uncalled import unless_called
 
 __all__ = ["Handler", "all_handlers", "autodiscover", "nsq_handler", "select"]
 
+# Name of the module of an app in which handlers are found.
 MODULE = "nsq_handlers"
 
 log: logging.Logger = logging.getLogger("gnsqsync.django")
@@ -36,6 +37,7 @@ Function = TypeVar("Function", bound=Callable[[Message], object])
 Body = TypeVar("Body")
 Result = TypeVar("Result")
 
+# Registered handlers, by name.
 _handlers: dict[str, Handler] = {}
 
 
@@ -80,30 +82,30 @@ def nsq_handler(
 ) -> Callable[[Any], Any]:
     """Have ``manage.py nsq_consume`` call the function with each message of a channel.
 
-    In a module ``nsq_handlers`` of an app, which is found by itself. The function stays as it is;
-    it returns, raises ``Requeue`` or another exception, or detaches the message, as the handler of
-    a Reader does. Django's old database connections are closed before and after each message.
+    Use it in a module ``nsq_handlers`` of an app; such modules are found automatically. Like the
+    handler of a Reader, the function returns, raises ``Requeue`` or another exception, or detaches
+    the message. Old database connections are closed before and after each message.
 
     Args:
-        topic: As of the Reader.
-        channel: As of the Reader.
-        name: For ``manage.py nsq_consume``; None: ``<app>.<function>``.
-        alias: The entry of ``GNSQSYNC``.
-        per_message_transaction: True or the alias of a database: one ``transaction.atomic()`` for
-            each message, FIN after its commit; an exception rolls it back.
-        once: True: a message whose key was handled by this topic and channel before is finished
-            without a call. A marker of it is written in the message's transaction, in the table of
-            ``gnsqsync.django.inbox``. The key is a header, so the entry needs ``"headers": True``
-            in its OPTIONS; ``headers=True`` here says that only other programs publish, with
-            headers. Or a function that returns the key of a message, for bodies without headers. A
-            message without a key is rejected.
-        body: As of the Reader: the type of the bodies; the function is called with the message and
-            its body.
-        **options: Those of Reader but the addresses, such as ``concurrency``, ``max_attempts``,
+        topic: The topic, as for the Reader.
+        channel: The channel, as for the Reader.
+        name: Name of the handler for ``manage.py nsq_consume``. Default: ``<app>.<function>``.
+        alias: The entry of ``GNSQSYNC``. Default: "default".
+        per_message_transaction: True or the alias of a database: each message has one
+            ``transaction.atomic()``, and FIN follows its commit. An exception rolls it back.
+            Default: False.
+        once: True to handle each message once: a message whose key this topic and channel has
+            handled before is finished without a call. Its marker is written in the transaction, in
+            the table of ``gnsqsync.django.inbox``. The key is a header, so OPTIONS needs
+            ``"headers": True``; say ``headers=True`` here if only other programs publish. Without
+            headers give a function that returns a message's key. No key: rejected. Default: False.
+        body: The type of the bodies, as for the Reader; the function is then called with the
+            message and its body. Default: none.
+        **options: Options of Reader but the addresses, such as ``concurrency``, ``max_attempts``,
             ``dead_letter_topic``; ``shared=True`` for handlers of one topic and channel.
 
     Returns:
-        A decorator.
+        A decorator, which returns the function.
 
     Raises:
         ConfigError: A value is not allowed, or the name is taken.
@@ -120,7 +122,7 @@ def nsq_handler(
         raise ConfigError(
             f"once is {once!r}; it must be True, False or a function that returns a message's key"
         )
-    # The author knows of messages with headers that the Writers of the entry do not make.
+    # True if the author says that messages have headers, whatever the Writers of the entry do.
     says_headers = "headers" in options
     if once is True and not options.setdefault("headers", True):
         raise ConfigError(
@@ -135,7 +137,7 @@ def nsq_handler(
             called = cast("Callable[[Message], object]", function)
         else:
             called = typed(body, name=its_name)(function)
-        # Checks names and options where the author sees it; it starts nothing.
+        # The Reader, which is not started, checks names and options where the author sees errors.
         checked = as_if_complete(options)
         Reader(topic, channel, called, nsqd_tcp_addresses="127.0.0.1:4150", **checked)
         asked = per_message_transaction or bool(once)
@@ -173,23 +175,24 @@ def _place_of(function: Callable[..., object]) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Handler:
-    """A registered function; called by the workers of a Reader, each on a thread of its own."""
+    """A registered function. Each worker of a Reader calls it on its own thread."""
 
     name: str
     topic: str
     channel: str
     function: Callable[[Message], object]
     alias: str
+    # Alias of the database of the message's transaction; None for no transaction.
     database: str | None
     options: Mapping[str, Any] = field(repr=False)
     once: Once | None = field(default=None, repr=False)
-    # Whether the function may be interrupted.
+    # True if ``time_limit`` may interrupt the function.
     is_limited: bool = field(default=False, repr=False)
     # True if the handler's own options name ``headers``.
     says_headers: bool = field(default=False, repr=False)
 
     def __call__(self, message: Message) -> None:
-        """Handle one message, with usable database connections and none kept for too long."""
+        """Handle one message; close broken and old database connections before and after it."""
         reset_queries()
         close_old_connections()
         try:
@@ -202,7 +205,7 @@ class Handler:
             close_old_connections()
 
     def handle(self, message: Message) -> None:
-        """Handle one message, on the database connections that the thread has."""
+        """Handle one message, on the thread's database connections as they are."""
         if self.database is None:
             check_ran(self.function(message), message)
             return
@@ -216,16 +219,18 @@ class Handler:
                     self.once.run(key, message, function)
 
     def _limited(self, wrap: Callable[[Callable[[Message], object]], Any]) -> Handler:
-        """For ``time_limit``: neither the transaction's end nor what follows is interrupted."""
+        """Return a copy for ``time_limit``, which interrupts the function but not the commit."""
         return replace(self, function=wrap(self.function), is_limited=True)
 
     def _worker_began(self) -> None:
-        """On the thread of a worker, before its first message."""
+        """Make caches and task backends. Called on a worker's thread before its first message."""
         make_kept()
 
     def worker_ended(self) -> None:
-        """On the thread of a worker that ends: first ``worker_ended()`` of the function, then close
-        its connections."""
+        """Call the function's ``worker_ended()``, then close the thread's connections.
+
+        Called on the thread of a worker that ends.
+        """
         ended = getattr(self.function, "worker_ended", None)
         try:
             if ended is not None:
@@ -242,17 +247,17 @@ class Handler:
 
     @property
     def __wrapped__(self) -> Callable[[Message], object]:
-        """As of any decorator: what log lines name."""
+        """The function that log lines name, as with any decorator."""
         return self.function
 
     @property
     def gives_up_eagerly(self) -> Callable[[Message, Reject], None] | None:
-        """The end of a rejected message in eager mode; None: who publishes gets the Reject."""
+        """Function for rejected messages in eager mode; None: the publish raises the Reject."""
         return None
 
     @property
     def _gnsqsync_once_by_header(self) -> bool | None:
-        """The mark by which a Reader knows that the work is committed within the call."""
+        """Mark by which a Reader knows that the work is committed within the call, or None."""
         return None if self.once is None else self.once.by_header
 
     def check_successor_of(self, before: Handler) -> None:
@@ -284,18 +289,20 @@ class Handler:
 
     @property
     def app(self) -> str:
-        """The first part of its name."""
+        """First part of the name."""
         return self.name.partition(".")[0]
 
     @property
     def where(self) -> str:
-        """The module and the name of the function."""
+        """Module and name of the function."""
         return ".".join(_place_of(self.function))
 
     def reader(self, *, exposed: Exposed | None = None, **overrides: Any) -> Reader:
-        """A Reader for it, not started; ``overrides``: options that are not None win.
+        """Return a Reader for the handler, not started.
 
-        With ``exposed``, as of a command, it gets the Observer that OBSERVER in the settings makes.
+        ``overrides``: options that replace the handler's, unless they are None. ``exposed``: given
+        by a command; the Reader then gets the Observer that OBSERVER in the settings makes. Raises
+        ConfigError.
         """
         alias = get_alias(self.alias)
         if alias.is_memory:
@@ -319,7 +326,7 @@ class Handler:
         return Reader(self.topic, self.channel, self, **keywords)
 
     def check(self) -> None:
-        """Raise ConfigError if no transaction could begin, no marker be written, or no key come."""
+        """Raise ConfigError if transactions, markers or keys of messages are impossible."""
         if self.database is None:
             return
         if self.database not in connections.settings:
@@ -344,16 +351,17 @@ class Handler:
 
     @property
     def misses_keys(self) -> bool:
-        """True if keys are headers, and the Writers of the entry make none."""
+        """True if ``once`` needs headers and the Writers of the entry make none."""
         by_header = self.once is not None and self.once.by_header
         return by_header and not get_alias(self.alias).options.get("headers")
 
 
 def close_old_connections() -> None:
-    """As Django around a request: what is broken or older than CONN_MAX_AGE is closed.
+    """Close this thread's connections that are broken or older than CONN_MAX_AGE.
 
-    For this thread only, and not in a transaction, such as that of a TestCase around a handler that
-    it calls. Errors are logged: a handled message must not come again because of them.
+    Django does the same around a request. A connection in a transaction stays: a TestCase may have
+    opened the transaction around a handler. Errors are only logged, because a handled message must
+    not come again.
     """
     for connection in connections.all(initialized_only=True):
         if connection.in_atomic_block:
@@ -365,10 +373,10 @@ def close_old_connections() -> None:
 
 
 def forget_connections() -> None:
-    """Close this thread's connections and make others when they are used next.
+    """Close this thread's connections, so that the next use opens new ones.
 
-    After a function was interrupted: perhaps in the middle of a transaction's begin or end, after
-    which the connection may take the transactions to come for parts of that one.
+    Called after a function was interrupted. The interruption may have hit the begin or the end of a
+    transaction, and the connection may then take later transactions for parts of that one.
     """
     for connection in connections.all(initialized_only=True):
         try:
@@ -384,16 +392,17 @@ def autodiscover() -> None:
 
 
 def all_handlers() -> list[Handler]:
-    """Every handler of the installed apps, by name."""
+    """Return every handler of the installed apps, sorted by name."""
     autodiscover()
     return [_handlers[name] for name in sorted(_handlers)]
 
 
 def select(words: list[str], topics: list[str], channels: list[str]) -> list[Handler]:
-    """Those that the command line names; all of them for no word.
+    """Return the handlers that the command line names, all of them without a word.
 
-    A word is a whole name, an app, or the end of a name that one handler only has. ``topics``
-    and ``channels`` then leave out the others, if any are given. ConfigError says what there is.
+    A word is a whole name, an app, or the end of a name that only one handler has. If ``topics`` or
+    ``channels`` are given, handlers of others are left out. Raises ConfigError with the known names
+    if nothing is left.
     """
     handlers = all_handlers()
     if not handlers:

@@ -1,6 +1,6 @@
-"""Caches and task backends of Django, which it makes at first use and keeps in context variables.
+"""Caches and task backends of Django, which Django makes at first use and keeps in a context.
 
-Each message has a context of its own, so without this module each one would open its own
+Each message has a context of its own. Without this module each message would open its own
 connection to Redis or Memcached. Knows no handler and no message.
 """
 
@@ -18,16 +18,16 @@ log: logging.Logger = logging.getLogger("gnsqsync.django")
 
 
 def make_kept() -> None:
-    """Make them in the caller's context, so that all copies of the context share them.
+    """Make all caches and task backends in the caller's context, so that its copies share them.
 
-    A worker has one message at a time, so it needs one of each. To make them connects to nothing.
+    A worker has one message at a time, so it needs one of each. Making them connects to nothing.
     """
     for kept in _all_kept():
         try:
             for alias in kept.settings:
                 kept[alias]
         except Exception as error:  # noqa: BLE001 - a backend of the project's may raise anything
-            # A handler that uses it gets the error.
+            # A handler that uses the backend gets the same error.
             log.info("%s cannot be made at the start of a worker: %r", type(kept).__name__, error)
 
 

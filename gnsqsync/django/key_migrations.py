@@ -10,7 +10,7 @@ __all__ = ["AlterToKeyField"]
 
 
 class AlterToKeyField(AlterField):
-    """Alter a field on MariaDB and MySQL. SQLite would copy the table for a change of nothing."""
+    """An AlterField for MariaDB and MySQL only: SQLite would copy the table without any change."""
 
     def database_forwards(
         self, app_label: Any, schema_editor: Any, from_state: Any, to_state: Any

@@ -1,4 +1,4 @@
-"""Where staff log in."""
+"""The URL at which staff log in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["login_url"]
 
 
 def login_url() -> str:
-    """That of Django's admin, or of the site."""
+    """Return the URL of the login of Django's admin, or of the site."""
     try:
         return reverse("admin:login")
     except NoReverseMatch:  # a site without Django's admin

@@ -1,9 +1,11 @@
-"""Instants in a database, whatever ``USE_TZ`` is: a model field, and the form of its values.
+"""Instants in a database, with every ``USE_TZ``: a model field, and the form of its values.
 
-With ``USE_TZ`` the column has UTC, as any of Django's. Without it PostgreSQL has UTC as well. Other
-databases have local times then, which earlier versions wrote and read, and beside which these run.
-A local time of the hour that comes twice names two instants, so ``local_form`` squeezes the second
-pass of that hour into the last second of the first pass: order and instants survive.
+With ``USE_TZ`` the column has UTC, as Django's own fields have. Without it PostgreSQL has UTC as
+well, and other databases have local times, which programs of earlier versions read and write at
+the same time.
+
+When clocks are set back, an hour of local times comes twice. ``local_form`` squeezes the second
+pass of that hour into the last second of the first pass, so that order and instants survive.
 """
 
 from __future__ import annotations
@@ -19,18 +21,18 @@ __all__ = ["MomentField", "local_form", "now", "of_local_form"]
 
 _SECOND: Final = timedelta(seconds=1)
 _STEP: Final = timedelta(microseconds=1)
-# A squeezed time is known to this precision.
+# Precision of a squeezed time.
 _PRECISION: Final = timedelta(milliseconds=10)
 
 if TYPE_CHECKING:
     _DateTimeField = models.DateTimeField[Any, Any]
 else:
-    # At run time Django's has no type arguments.
+    # At run time Django's class has no type arguments.
     _DateTimeField = models.DateTimeField
 
 
 class MomentField(_DateTimeField):
-    """A DateTimeField whose values in Python have a zone, also with ``USE_TZ = False``."""
+    """A DateTimeField whose values in Python have a zone, even with ``USE_TZ = False``."""
 
     def deconstruct(self) -> Any:
         # The column is the same, so no migration follows.
@@ -52,12 +54,12 @@ class MomentField(_DateTimeField):
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
         if not settings.USE_TZ and compiler.connection.vendor == "postgresql":
-            # Django would give a local time, which does not say which of two it is.
+            # Django would return a local time, which may name two instants.
             return f"({sql}) AT TIME ZONE 'UTC'", params
         return sql, params
 
     def get_db_converters(self, connection: Any) -> list[Any]:
-        # No call for each value where Django's own value is right.
+        # With USE_TZ Django's own value is right, and needs no call for each value.
         return [] if settings.USE_TZ else [self.from_db_value]
 
     def from_db_value(self, value: Any, expression: object, connection: Any) -> Any:
@@ -70,7 +72,7 @@ class MomentField(_DateTimeField):
 
 
 def now() -> datetime:
-    """The time with a zone, whatever ``USE_TZ`` is."""
+    """Return the time with a zone, with every ``USE_TZ``."""
     return datetime.now(UTC)
 
 
@@ -85,7 +87,7 @@ def _aware(value: datetime) -> datetime:
 
 
 def local_form(moment: datetime, zone: tzinfo) -> datetime:
-    """A moment as a local time without a zone, such that the order of moments stays."""
+    """Return a moment as a local time without a zone. The order of moments stays."""
     moment = moment.astimezone(zone)
     local = moment.replace(tzinfo=None, fold=0)
     repeated = _repeated(local, zone)
@@ -98,7 +100,7 @@ def local_form(moment: datetime, zone: tzinfo) -> datetime:
 
 
 def of_local_form(local: datetime, zone: tzinfo) -> datetime:
-    """The moment that ``local_form`` has kept, or that an earlier version has written."""
+    """Return the moment of a local time that ``local_form`` or an earlier version has made."""
     repeated = _repeated(local, zone)
     if repeated is None or local < repeated[1] - _SECOND:
         return local.replace(tzinfo=zone)
@@ -109,7 +111,7 @@ def of_local_form(local: datetime, zone: tzinfo) -> datetime:
 
 
 def _repeated(local: datetime, zone: tzinfo) -> tuple[datetime, datetime] | None:
-    """Begin and end of the local times that come twice, if this is one of them."""
+    """Return begin and end of the local times that come twice, or None if this comes once."""
 
     def length(at: datetime) -> timedelta:
         first, second = at.replace(tzinfo=zone), at.replace(tzinfo=zone, fold=1)
@@ -118,7 +120,7 @@ def _repeated(local: datetime, zone: tzinfo) -> tuple[datetime, datetime] | None
     long = length(local)
     if long <= timedelta():
         return None
-    # The begin lies within one length before; clocks are set at a whole second.
+    # The begin lies at most one length before ``local``, at a whole second: a binary search.
     low, high = local.replace(microsecond=0) - long, local.replace(microsecond=0)
     while high - low > _SECOND:
         middle = low + timedelta(seconds=(high - low) // _SECOND // 2)

@@ -1,7 +1,7 @@
 """nsqadmin below a path of a Django site: ``path("nsq/", include("gnsqsync.django.nsqadmin"))``.
 
-Staff may look. Superusers may act, and staff with the permission that ``ADMIN_PERMISSION`` in
-``GNSQSYNC["default"]`` names. Asked are the nsqlookupds of ``LOOKUPD``, or else the nsqds of
+Staff may look. Superusers may act, and so may staff with the permission that ``ADMIN_PERMISSION``
+in ``GNSQSYNC["default"]`` names. nsqadmin asks the nsqlookupds of ``LOOKUPD``, or else the nsqds of
 ``NSQD_HTTP``, or else the ports after those of ``NSQD``.
 
 Needs the extra ``admin``.
@@ -30,18 +30,22 @@ from gnsqsync.service.commands import next_port
 
 __all__ = ["nsqadmin", "urlpatterns"]
 
-# The one of this process, when there is one: dict.setdefault is atomic, so there is no lock.
+# The Admin of this process, once it is made. dict.setdefault is atomic, so there is no lock.
 _admins: dict[str, Admin] = {}
 
 
-# Forms have a token of nsqadmin's own, and its API looks at where a request comes from.
+# Django's CSRF check is off: forms have nsqadmin's own token, and its API checks the origin.
 @csrf_exempt
 def nsqadmin(request: HttpRequest, path: str) -> HttpResponseBase:
-    """All pages of nsqadmin, and its API; ``path`` is what follows the prefix of the include.
+    """Answer a request for a page of nsqadmin or for its API.
+
+    Args:
+        request: The request.
+        path: The part of the URL after the prefix of the include.
 
     Raises:
         PermissionDenied: The user is no staff.
-        ImproperlyConfigured: There is no user, as of a site without sessions, or no address.
+        ImproperlyConfigured: The site has no users, or the settings have no address.
     """
     user: Any = getattr(request, "user", None)
     if user is None:
@@ -73,18 +77,18 @@ def nsqadmin(request: HttpRequest, path: str) -> HttpResponseBase:
     if isinstance(body, list):
         response = HttpResponse(b"".join(body), None, int(status), reason, headers=headers)
     elif hasattr(request, "scope"):
-        # Django would collect all of it before it sends any, and there is no end.
+        # Under ASGI Django collects a body before it sends it, and this body has no end.
         body.close()  # type: ignore[attr-defined]
         response = HttpResponse("Watching a topic needs WSGI.", "text/plain", 501)
     else:
         response = StreamingHttpResponse(body, None, int(status), reason, headers=headers)
-    # Among those of sessions, where middleware looks for cookies.
+    # The cookie goes into Django's own list, where middleware looks for cookies.
     response.cookies.load(cookie)
     return response
 
 
 def _letters_page(topic: str) -> str:
-    # The page needs Django's admin, which nsqadmin can do without.
+    # The page needs Django's admin. nsqadmin itself does not.
     if not apps.is_installed("django.contrib.admin"):
         return ""
     from gnsqsync.django.dead_letters import page_of
@@ -94,7 +98,7 @@ def _letters_page(topic: str) -> str:
 
 def _of_this_process() -> Admin:
     admin = _admins.get(DEFAULT)
-    # One that is made and not kept has started nothing.
+    # If two threads make an Admin, one is dropped. It has started nothing.
     return admin or _admins.setdefault(DEFAULT, _new(get_alias(DEFAULT)))
 
 
@@ -104,7 +108,7 @@ def _new(alias: Alias) -> Admin:
         None,
         http_client_tls_root_ca_file=tls.get("tls_ca_file") or "",
         http_client_tls_cert=tls.get("tls_cert_file") or "",
-        # A file with both is named once in the settings, and twice as nsqadmin has it.
+        # The settings name a file with certificate and key once; nsqadmin wants it named twice.
         http_client_tls_key=tls.get("tls_key_file") or tls.get("tls_cert_file") or "",
         http_client_tls_insecure_skip_verify=not tls.get("tls_verify", True),
         **_addresses(alias),
@@ -130,7 +134,7 @@ def _host_and_port(url: str) -> str:
 
 
 def _on_setting_changed(*, setting: str, **kwargs: object) -> None:
-    # override_settings() of a test.
+    # A test changes settings by override_settings().
     if setting == "GNSQSYNC" and DEFAULT in _admins:
         _admins.pop(DEFAULT).close()
 

@@ -1,4 +1,4 @@
-"""A message is handled once: its marker and what its handler does are one transaction.
+"""A guard by which a message is handled once: its marker and the handler's work commit together.
 
 Knows messages, keys and the markers of the inbox; knows no Reader.
 """
@@ -20,7 +20,7 @@ log: logging.Logger = logging.getLogger("gnsqsync.django")
 
 
 class Once:
-    """Runs a handler unless the message was handled. In a transaction of ``database``.
+    """Runs a handler in a transaction of ``database``, unless the message was handled before.
 
     Attributes:
         by_header: True if the key of a message is its header ``key``.
@@ -32,7 +32,7 @@ class Once:
         self.by_header: bool = by_header and given is None
 
     def check(self) -> None:
-        """Raise ConfigError if no marker could be written."""
+        """Raise ConfigError if markers cannot be written."""
         if not is_installed():
             raise ConfigError(
                 "once= needs 'gnsqsync.django.inbox' in INSTALLED_APPS, and manage.py migrate"
@@ -40,11 +40,11 @@ class Once:
         require_ignoring(self._database)
 
     def key(self, message: Message) -> str:
-        """Before the transaction; Reject where there is none."""
+        """Return the key of a message. Called before the transaction. Raises Reject without one."""
         return key_of(message, self._given)
 
     def run(self, key: str, message: Message, function: Callable[[Message], object]) -> None:
-        """Within the transaction."""
+        """Write the marker, and call the function unless it was there. Within the transaction."""
         consumer = consumer_of(message)
         if not mark(self._database, consumer, key):
             log.info("%s: message with key %s was handled before", consumer, key)

@@ -1,7 +1,7 @@
-"""Messages for later: at a time, after a while, or again and again. On the table of the outbox.
+"""Messages for later: at a time, after a delay, or again and again. On the table of the outbox.
 
-Needs ``"gnsqsync.django.outbox"`` in INSTALLED_APPS and a running ``manage.py nsq_relay``, which
-publishes each message when it is due. nsqd never has one that is not due yet.
+Needs ``"gnsqsync.django.outbox"`` in INSTALLED_APPS and a running ``manage.py nsq_relay``. The
+relay publishes each message when it is due, so nsqd never has a message that is not due.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = ["cancel", "periodic", "publish_after", "publish_at", "reschedule", "s
 
 log: logging.Logger = logging.getLogger("gnsqsync.django")
 
-# The migration that a migration must depend on that calls ``periodic()``: the newest one that
-# changes the columns of the table.
+# The newest migration that changes the columns of the table. A migration that calls ``periodic()``
+# must depend on it.
 NEEDED = ("gnsqsync_outbox", "0004_keys_by_bytes")
 
-# Called when messages with a key were cancelled, with None, or moved to another time. An app that
-# keeps something beside such messages adds a function.
+# Functions called with a key and its new time when messages were moved, or with None when they were
+# cancelled. An app that keeps data about such messages adds a function.
 on_change: list[Callable[[str, datetime | None], object]] = []
 
 
@@ -51,17 +51,18 @@ def publish_at(
 ) -> str:
     """Have the message published at that time, if the transaction around this call commits.
 
-    A relay publishes it when it is due, within its ``--interval``, or as soon as one runs.
+    A relay publishes the message when it is due, within the relay's ``--interval``. If no relay
+    runs then, the next one publishes it at once.
 
     Args:
         topic: The topic; nsqd creates it.
         body: bytes, or a str, which is sent as UTF-8; not empty.
-        when: A time to come, with a time zone.
-        key: For ``cancel()`` and ``reschedule()``, and the message's key header; None: one is made.
-            Several messages may have it, with a WARNING if one waits already.
-        alias: The entry of ``GNSQSYNC`` whose nsqds get it.
-        headers: For ``message.headers``; needs ``"headers": True`` in ``OPTIONS``.
-        using: The alias of a database; None: as the router says.
+        when: A future time, with a time zone.
+        key: The key for ``cancel()`` and ``reschedule()``, and the message's key header. Several
+            messages may have one key; a WARNING tells if one waits already. Default: a new key.
+        alias: The entry of ``GNSQSYNC`` whose nsqds get it. Default: "default".
+        headers: For ``message.headers``; needs ``"headers": True`` in ``OPTIONS``. Default: none.
+        using: The alias of a database. Default: as the router says.
 
     Returns:
         The key.
@@ -82,12 +83,12 @@ def publish_after(
     headers: Mapping[str, str] | None = None,
     using: str | None = None,
 ) -> str:
-    """As ``publish_at()``, so long from now.
+    """Have the message published after a delay, as ``publish_at()`` does at a time.
 
     Args:
-        topic: As of ``publish_at()``, like the others.
+        topic: As for ``publish_at()``, like the others.
         body: The message.
-        delay: A timedelta, or seconds, 0 or more; months are fine.
+        delay: A timedelta, or seconds, 0 or more; months are allowed.
         key: For ``cancel()`` and ``reschedule()``.
         alias: The entry of ``GNSQSYNC``.
         headers: For ``message.headers``.
@@ -128,20 +129,20 @@ def _insert(
 
 
 def cancel(key: str, *, using: str | None = None) -> int:
-    """Take back what was scheduled with that key and is not published.
+    """Take back the scheduled messages with that key that are not published.
 
-    A row that a relay publishes at this moment is waited for, and then not counted. On a database
-    that cannot lock rows, as SQLite, it may be counted and published. A row whose publish nsqd did
-    not confirm is taken back and not counted, with a WARNING: its message may come. A relay that
-    was killed between nsqd's answer and its own commit leaves no sign; such a row is counted, and
-    its message comes.
+    If a relay publishes a row at this moment, the call waits for the relay, and the row does not
+    count. On a database that cannot lock rows, such as SQLite, the row may count although it is
+    published. A row whose publish nsqd did not confirm is taken back with a WARNING and does not
+    count, because its message may come. If a relay was killed between nsqd's answer and its own
+    commit, the row counts and its message comes.
 
     Args:
-        key: That of the messages.
-        using: The alias of a database; None: as the router says.
+        key: The key of the messages.
+        using: The alias of a database. Default: as the router says.
 
     Returns:
-        How many messages; 0 where they were published, may have been, or there were none.
+        The number of messages that were taken back. Apart from the cases above, they do not come.
 
     Raises:
         ConfigError: The key is not allowed, or a transaction is open on another database only.
@@ -155,18 +156,18 @@ def cancel(key: str, *, using: str | None = None) -> int:
 
 
 def reschedule(key: str, when: datetime, *, using: str | None = None) -> int:
-    """Move what was scheduled with that key to another time, also what has failed.
+    """Move the scheduled messages with that key, also failed ones, to another time.
 
     A row whose publish nsqd did not confirm is moved and counted, with a WARNING: its message may
-    have come, and comes at that time.
+    have come already, and comes at the new time.
 
     Args:
-        key: That of the messages.
-        when: As of ``publish_at()``.
-        using: The alias of a database; None: as the router says.
+        key: The key of the messages.
+        when: The new time, as for ``publish_at()``.
+        using: The alias of a database. Default: as the router says.
 
     Returns:
-        How many messages; 0 where they were published, or there were none.
+        The number of moved messages; published messages do not count.
 
     Raises:
         ConfigError: The key or the time is not allowed, or a transaction is open on another
@@ -176,7 +177,7 @@ def reschedule(key: str, when: datetime, *, using: str | None = None) -> int:
     changes = {"deliver_at": due, "retry_at": due, "failed_at": None, "attempts": 0}
     rows = _scheduled(key, using)
     count: int = rows.exclude(last_error__startswith=IN_DOUBT).update(**changes)
-    # After the others: a row that a relay had may be in doubt by now.
+    # Rows in doubt come second: a row that a relay held during the first update may be one now.
     doubtful: int = rows.filter(last_error__startswith=IN_DOUBT).update(**changes)
     tell_moved(key, doubtful)
     _tell(key, due, count + doubtful)
@@ -212,26 +213,26 @@ def periodic(
 ) -> None:
     """Have the message published whenever the cron text says so, until ``stop_periodic()``.
 
-    Call it again, as in a migration, whose ``dependencies`` then need
-    ``("gnsqsync_outbox", "0004_keys_by_bytes")``, or at each deployment: what is there under
-    this name is changed and keeps its next time, unless the cron text or the zone is another one.
-    Each due time is published by one relay, however many run; its key is ``<name>@<time in UTC>``.
+    A second call with the same name changes the message, for example at each deployment. The
+    message keeps its next time, unless the cron text or the zone changes. A migration that calls
+    this needs ``("gnsqsync_outbox", "0004_keys_by_bytes")`` among its ``dependencies``. Only one
+    relay publishes each due time. The key of its message is ``<name>@<time in UTC>``.
 
     Args:
-        name: 1 to 100 characters; one message has it.
-        cron: Minute, hour, day of the month, month, day of the week, as Debian's cron takes them,
+        name: The name of the message, unique, 1 to 100 characters.
+        cron: Minute, hour, day of the month, month, day of the week, in the form of Debian's cron,
             or a nickname: ``@hourly``, ``@daily``, ``@midnight``, ``@weekly``, ``@monthly``,
             ``@yearly``, ``@annually``.
         topic: The topic; nsqd creates it.
         body: bytes, or a str, which is sent as UTF-8; not empty.
-        timezone: The zone of the cron text; None: ``TIME_ZONE`` of the settings. When clocks are
-            changed it behaves as Debian's cron.
-        missed: Of the times at which no relay ran, ``'once'``: the last one is published;
-            ``'all'``: each.
-        alias: The entry of ``GNSQSYNC`` whose nsqds get it.
+        timezone: The zone of the cron text. Clock changes count as in Debian's cron. Default:
+            ``TIME_ZONE`` of the settings.
+        missed: The due times that are published after a time without a relay: ``'once'`` (the last
+            one) or ``'all'``. Default: ``'once'``.
+        alias: The entry of ``GNSQSYNC`` whose nsqds get it. Default: "default".
         headers: For ``message.headers``; needs ``"headers": True`` in ``OPTIONS``; without a
-            ``key``. No middleware runs.
-        using: The alias of a database; None: as the router says.
+            ``key``. No middleware runs. Default: none.
+        using: The alias of a database. Default: as the router says.
 
     Raises:
         ConfigError: A value is not allowed.
@@ -266,7 +267,7 @@ def periodic(
 
 
 def _require_table(using: str | None) -> None:
-    """Raise ConfigError if the table has not been migrated yet, as in another app's migration."""
+    """Raise ConfigError if the table does not exist yet, for example in another app's migration."""
     from gnsqsync.django.outbox.models import PeriodicMessage
 
     database = written(PeriodicMessage, using, joins=True)
@@ -279,14 +280,14 @@ def _require_table(using: str | None) -> None:
 
 
 def stop_periodic(name: str, *, using: str | None = None) -> bool:
-    """End it. What was due before is published.
+    """End a periodic message. Due times until now are still published.
 
     Args:
-        name: As given to ``periodic()``.
-        using: The alias of a database; None: as the router says.
+        name: The name given to ``periodic()``.
+        using: The alias of a database. Default: as the router says.
 
     Returns:
-        Whether there was one of that name.
+        True if there was a message of that name.
     """
     return bool(_periodic(using).filter(name=name).delete()[0])
 

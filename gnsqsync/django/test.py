@@ -1,4 +1,4 @@
-"""For the tests of a Django project: what was published, without an nsqd."""
+"""A helper for the tests of a Django project: the published messages, without an nsqd."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ __all__ = ["CapturedMessage", "captured_messages"]
 def captured_messages(
     alias: str = DEFAULT, *, eager: bool = False
 ) -> Iterator[list[CapturedMessage]]:
-    """Inside of the ``with`` nothing that is published over ``alias`` leaves the process.
+    """Capture the messages that are published over ``alias``, instead of sending them to nsqd.
 
     In a TestCase ``publish_on_commit`` waits for ``self.captureOnCommitCallbacks(execute=True)``.
 
     Args:
-        alias: The entry of ``GNSQSYNC``.
-        eager: Whether each publish calls the handlers of its topic, as with ``"BACKEND": "eager"``.
+        alias: The entry of ``GNSQSYNC``. Default: "default".
+        eager: True if each publish calls the handlers of its topic, as with ``"BACKEND": "eager"``.
+            Default: False.
 
     Yields:
-        The list of messages, which grows as they are published, by any thread. Each has ``topic``,
+        The list of messages. It grows with each publish, on any thread. Each message has ``topic``,
         ``body``, ``defer`` and ``json()``.
     """
     writer = memory_writer(alias, eager=eager)

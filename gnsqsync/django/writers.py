@@ -1,8 +1,7 @@
-"""One Writer per entry of the settings and process, and the ways to publish with it.
+"""The Writers of the settings' entries, one for each process, and functions that publish with them.
 
-In tests they are Writers that keep what is published, unless the settings say otherwise.
-
-A Writer is fork safe by itself; dict.setdefault is atomic, so there is no lock.
+In tests the Writers keep the messages in memory, unless the settings say otherwise. A Writer is
+fork safe by itself. dict.setdefault is atomic, so there is no lock.
 """
 
 from __future__ import annotations
@@ -34,21 +33,22 @@ __all__ = [
     "replace_writer",
 ]
 
-# By entry, and by whether a test runner has set up the process: that happens after imports.
+# Writers by entry, and by ``in_tests()``: a test runner sets up the process after the imports.
 _writers: dict[tuple[str, bool], Writer] = {}
+# Writers of relays, by the same keys.
 _relay_writers: dict[tuple[str, bool], Writer] = {}
-# What tests have put in their place.
+# Writers that tests have put in place of the others, by entry.
 _replaced: dict[str, Writer] = {}
-# What the test at hand has published, by entry, and the outbox of mails that Django made for it.
+# Messages that the current test has published, by entry.
 _captured: dict[str, list[CapturedMessage]] = {}
+# The list ``mail.outbox`` that Django made for the current test.
 _outbox: object = None
 
 
 def _captured_by_test(alias: str) -> list[CapturedMessage]:
-    """What was published since the test began, as ``mail.outbox`` has its mails; also over a change
-    of the settings."""
+    """Return the list of messages of the current test, which lasts over changes of settings."""
     global _outbox
-    # Django makes a new one for each test.
+    # Django makes a new ``mail.outbox`` for each test, so another object means another test.
     outbox = getattr(mail, "outbox", None)
     if outbox is not _outbox:
         _outbox = outbox
@@ -57,21 +57,21 @@ def _captured_by_test(alias: str) -> list[CapturedMessage]:
 
 
 def forget_captured() -> None:
-    """A test begins: the lists of what was captured are empty again."""
+    """Empty the lists of captured messages, at the begin of a test."""
     for messages in list(_captured.values()):
         messages.clear()
 
 
 def get_writer(alias: str = DEFAULT) -> Writer:
-    """The Writer of an entry of GNSQSYNC, the same in all threads of a process. Do not close it.
+    """Return the Writer of an entry of GNSQSYNC, the same for all threads. Do not close it.
 
-    It connects at its first publish. The child of a fork connects anew by itself. It is closed at
-    the end of the process. In tests, unless ``BACKEND`` says otherwise, it connects to nothing, and
-    its ``messages`` is the list of what the test has published. A module may keep it: one from
-    before the tests, or before a change of the settings, publishes as the one of that moment.
+    The Writer connects at its first publish, and anew in the child of a fork. It is closed at the
+    end of the process. In tests it connects to nothing, unless ``BACKEND`` says otherwise, and its
+    ``messages`` is the list of messages that the test has published. A module may store the Writer
+    at import: each call is forwarded to the Writer that counts at that moment.
 
     Args:
-        alias: The entry of ``GNSQSYNC``.
+        alias: The entry of ``GNSQSYNC``. Default: "default".
 
     Raises:
         ImproperlyConfigured: The entry is missing or wrong.
@@ -82,7 +82,7 @@ def get_writer(alias: str = DEFAULT) -> Writer:
         entry = get_alias(alias)
         made: Writer
         if entry.is_captured:
-            # The list of the memory backend goes over all tests.
+            # The memory backend has one list for all tests.
             messages = None if entry.backend == "memory" else partial(_captured_by_test, alias)
             made = memory_writer(alias, messages=messages, eager=entry.backend == "eager")
         else:
@@ -92,8 +92,7 @@ def get_writer(alias: str = DEFAULT) -> Writer:
 
 
 def relay_writer(alias: str) -> Writer:
-    """As ``get_writer()``, for callers that nobody waits for: in an outage it waits for the
-    timeout."""
+    """Return the Writer of a relay. In an outage it waits for its timeout, as no user waits."""
     key = alias, in_tests()
     writer = _replaced.get(alias) or _relay_writers.get(key)
     if writer is None:
@@ -106,7 +105,7 @@ def relay_writer(alias: str) -> Writer:
 
 
 def all_writers() -> dict[str, Writer]:
-    """The Writers of all entries, by name; missing ones are made, and not connected."""
+    """Return the Writers of all entries by name. Missing ones are made, but not connected."""
     return {alias: get_writer(alias) for alias in aliases()}
 
 
@@ -116,12 +115,12 @@ def memory_writer(
     messages: Callable[[], list[CapturedMessage]] | None = None,
     eager: bool = False,
 ) -> MemoryWriter:
-    """A new one, with the limits of that entry; ``messages`` as of MemoryWriter.
+    """Return a new MemoryWriter with the limits of that entry. ``messages``: as of MemoryWriter.
 
     With ``eager`` each publish calls the handlers of the entry.
     """
     keywords = get_alias(alias).writer_keywords()
-    # It connects to none.
+    # A MemoryWriter connects to no server, so it asks no nsqlookupd.
     keywords.pop("lookupd_http_addresses", None)
     keywords["nsqd_tcp_addresses"] = keywords.get("nsqd_tcp_addresses") or None
     return KeepableMemoryWriter(
@@ -141,18 +140,17 @@ def publish(
     timeout: float | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    """``get_writer(alias).publish(...)``: returns when nsqd has the message, or raises.
+    """Publish with ``get_writer(alias)``. Return when nsqd has the message, or raise PublishError.
 
-    In an async view call it through ``sync_to_async(publish, thread_sensitive=False)``, as it
-    blocks.
+    The call blocks. In an async view use ``sync_to_async(publish, thread_sensitive=False)``.
 
     Args:
         topic: The topic; nsqd creates it.
         body: bytes, or a str, which is sent as UTF-8; not empty.
-        alias: The entry of ``GNSQSYNC``.
-        defer: Seconds until it is delivered; None: at once.
-        timeout: Seconds; None: the ``publish_timeout`` of the settings.
-        headers: For ``message.headers``; needs ``"headers": True`` in ``OPTIONS``.
+        alias: The entry of ``GNSQSYNC``. Default: "default".
+        defer: Seconds until nsqd delivers the message. Default: at once.
+        timeout: Seconds until the publish gives up. Default: ``publish_timeout`` of the settings.
+        headers: For ``message.headers``; needs ``"headers": True`` in ``OPTIONS``. Default: none.
     """
     get_writer(alias).publish(topic, body, defer=defer, timeout=timeout, headers=headers)
 
@@ -165,14 +163,14 @@ def publish_many(
     timeout: float | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    """``get_writer(alias).publish_many(...)``: several messages with as few MPUB as possible.
+    """Publish several messages with ``get_writer(alias)``, with as few MPUB as possible.
 
     Args:
         topic: The topic; nsqd creates it.
-        bodies: The messages, as of ``publish()``; one or more.
-        alias: The entry of ``GNSQSYNC``.
-        timeout: Seconds for all of them; None: the ``publish_timeout`` of the settings.
-        headers: As of ``publish()``.
+        bodies: The messages, as for ``publish()``; one or more.
+        alias: The entry of ``GNSQSYNC``. Default: "default".
+        timeout: Seconds for all messages. Default: ``publish_timeout`` of the settings.
+        headers: As for ``publish()``. Default: none.
     """
     get_writer(alias).publish_many(topic, bodies, timeout=timeout, headers=headers)
 
@@ -190,24 +188,25 @@ def publish_on_commit(
 ) -> None:
     """Publish when the transaction of the database ``using`` commits; never if it rolls back.
 
-    Outside of a transaction that is at once. A crash between commit and publish loses the message.
+    Outside of a transaction the message is published at once. A crash between commit and publish
+    loses the message.
 
     Args:
         topic: The topic; nsqd creates it.
         body: bytes, or a str, which is sent as UTF-8; not empty.
-        using: The alias of a database; None: the default one.
-        robust: Whether Django only logs a PublishError.
-        alias: The entry of ``GNSQSYNC``.
-        defer: Seconds until it is delivered; None: at once.
-        timeout: Seconds; short, since a request waits for it.
-        headers: As of ``publish()``.
+        using: The alias of a database. Default: the default database.
+        robust: True if Django must only log a PublishError. Default: False.
+        alias: The entry of ``GNSQSYNC``. Default: "default".
+        defer: Seconds until nsqd delivers the message. Default: at once.
+        timeout: Seconds until the publish gives up; short, because a request waits. Default: 2.
+        headers: As for ``publish()``. Default: none.
 
     Raises:
-        ConfigError: At once, when topic, body or ``defer`` is not allowed, or ``using`` is missing:
-            a transaction is open, but on another database than the default one.
-        PublishError: Where the transaction ends, after its commit, unless ``robust``.
+        ConfigError: At once, if topic, body or ``defer`` is not allowed, or if ``using`` is missing
+            although a transaction is open on another database than the default one.
+        PublishError: At the end of the transaction, after its commit, unless ``robust``.
     """
-    # Encode now: errors are raised here, and later changes of the body have no effect.
+    # The body is encoded now, so errors are raised here and later changes have no effect.
     get_writer(alias).encoder.check(topic, body, defer=defer, headers=headers)
     data = body.encode() if isinstance(body, str) else bytes(body)
     copied = None if headers is None else dict(headers)
@@ -221,7 +220,7 @@ def publish_on_commit(
 
 
 def replace_writer(alias: str, writer: Writer | None) -> Writer | None:
-    """Make ``get_writer(alias)`` return another one, until it is called with what it returned."""
+    """Make ``get_writer(alias)`` return ``writer``. Return the replaced one, to put it back."""
     before = _replaced.pop(alias, None)
     if writer is not None:
         _replaced[alias] = writer
@@ -229,9 +228,9 @@ def replace_writer(alias: str, writer: Writer | None) -> Writer | None:
 
 
 def close_writers() -> None:
-    """At the end of a command: close the Writers of this process, the next ones are new.
+    """Close the Writers of this process, at the end of a command. Later calls make new ones.
 
-    Those for tests stay: a test that has called the command reads their messages.
+    Writers for tests stay, because a test that has called the command reads their messages.
     """
     for writers in (_writers, _relay_writers):
         for key, writer in list(writers.items()):
@@ -241,7 +240,7 @@ def close_writers() -> None:
 
 
 def forget_writers() -> None:
-    """The settings have changed: the next ``get_writer()`` reads them anew."""
+    """Close all Writers after a change of settings. The next ``get_writer()`` reads them anew."""
     for writers in (_writers, _relay_writers):
         while writers:
             _, writer = writers.popitem()

@@ -1,7 +1,7 @@
 """NSQ in a Flask application: ``nsq = NSQ(app)``, or ``nsq.init_app(app)`` in a factory.
 
-Nothing is connected and no thread started by an import or by ``init_app``, only by the first
-publish and by ``flask nsq consume``.
+An import and ``init_app`` connect to nothing and start no thread. Only the first publish and
+``flask nsq consume`` do.
 """
 
 from __future__ import annotations

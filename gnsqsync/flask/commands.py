@@ -44,7 +44,7 @@ __all__ = ["commands_of"]
 
 
 class Extension(Protocol):
-    """What the commands need of the extension object."""
+    """The part of the extension object that the commands need."""
 
     @property
     def writer(self) -> Writer: ...
@@ -53,7 +53,7 @@ class Extension(Protocol):
 
 
 def commands_of(nsq: Extension) -> AppGroup:
-    """The group ``nsq`` for the applications of this extension object."""
+    """Return the group ``nsq`` for the applications of this extension object."""
     group = _Group(
         "nsq", callback=replace_closed, help="Consume from NSQ, publish to it, and watch it."
     )
@@ -75,7 +75,7 @@ def commands_of(nsq: Extension) -> AppGroup:
 def _command(
     name: str, parameters: list[click.Parameter], function: partial[None]
 ) -> click.Command:
-    """Its help is the function's docstring; it runs with the application's context."""
+    """Return a command that runs in the application's context, with the docstring as its help."""
     return click.Command(
         name, params=parameters, callback=with_appcontext(function), help=function.func.__doc__
     )
@@ -85,7 +85,7 @@ def _command(
 
 
 def _number(ctx: click.Context, param: click.Parameter, value: float) -> float:
-    # For click nan is in every range.
+    # click accepts nan in every range, so it is refused here.
     if math.isnan(value):
         raise click.BadParameter(f"'{value}' is not a number; allowed is 0 or more")
     return value
@@ -116,7 +116,7 @@ _CONSUME_PARAMETERS: list[click.Parameter] = [
         type=click.IntRange(1),
         default=1,
         metavar="N",
-        help="How many processes, each with these threads. A killed one is replaced.",
+        help="Number of processes, each with these threads. A killed one is replaced.",
     ),
     click.Option(["--reload"], is_flag=True, help="Start again when a Python file changes."),
     click.Option(
@@ -125,7 +125,7 @@ _CONSUME_PARAMETERS: list[click.Parameter] = [
         callback=_number,
         default=30.0,
         metavar="SECONDS",
-        help="How long handlers may go on after the first signal. Default: 30.",
+        help="Time that running handlers get after the first signal. Default: 30.",
     ),
     click.Option(
         ["--metrics-address"],
@@ -150,14 +150,14 @@ _CONSUME_PARAMETERS: list[click.Parameter] = [
         ["--max-messages"],
         type=int,
         metavar="N",
-        help="Stop a process that has handled so many messages; with --processes another one takes"
-        " its place, without it the command ends with 0. Default: no limit.",
+        help="Stop a process after N messages; with --processes another one takes its place,"
+        " without it the command ends with 0. Default: no limit.",
     ),
     click.Option(
         ["--max-memory"],
         type=int,
         metavar="MB",
-        help="The same for one that uses so many megabytes. Default: no limit.",
+        help="Stop a process that uses MB megabytes, in the same way. Default: no limit.",
     ),
     click.Option(["--list", "show_list"], is_flag=True, help="Show the handlers and end."),
 ]
@@ -208,7 +208,7 @@ def _run(
     max_messages: int | None,
     max_memory: int | None,
 ) -> int:
-    """Until a signal; the exit code."""
+    """Run the handlers until a signal comes. Return the exit code."""
     settings = read_settings(_app())
     check_claims(handler.claim(settings) for handler in nsq.handlers.values())
     limits = {"concurrency": concurrency, "max_in_flight": max_in_flight}
@@ -231,9 +231,10 @@ def _run(
 
 
 def _before_fork() -> None:
-    """Keep the children from the connections of the application, as ``db.create_all()`` opens them.
+    """Keep the children from using open connections of the application's databases.
 
-    The engines are those of Flask-SQLAlchemy, with its binds.
+    ``db.create_all()`` opens such connections. The engines are those of Flask-SQLAlchemy, with its
+    binds.
     """
     database = _app().extensions.get("sqlalchemy")
     not_shared(getattr(database, "engines", {}).values())
@@ -242,7 +243,7 @@ def _before_fork() -> None:
 def _select(
     nsq: Extension, names: tuple[str, ...], topics: tuple[str, ...], channels: tuple[str, ...]
 ) -> list[Handler]:
-    """The handlers that the command line names; all of them for no name."""
+    """Return the handlers that the command line names, all of them without a name."""
     known = nsq.handlers
     if not known:
         raise click.ClickException(
@@ -273,7 +274,7 @@ def _select(
 _PUBLISH_PARAMETERS: list[click.Parameter] = [
     click.Argument(["topic"]),
     click.Argument(["bodies"], nargs=-1, metavar="[BODY]..."),
-    click.Option(["--defer"], type=float, metavar="SECONDS", help="Deliver them so much later."),
+    click.Option(["--defer"], type=float, metavar="SECONDS", help="Deliver them SECONDS later."),
     click.Option(
         ["--timeout"], type=float, metavar="SECONDS", help="For each publish. Default: 5."
     ),
@@ -293,7 +294,7 @@ def _publish(
     """
     accepted = 0
     try:
-        # Also where there is nothing to publish.
+        # A wrong topic is an error even if there is nothing to publish.
         check_topic(topic)
         messages = bodies_of(bodies, sys.stdin)
         for more in publish_all(nsq.writer, topic, messages, defer=defer, timeout=timeout):
@@ -351,7 +352,7 @@ _HEALTH_PARAMETERS: list[click.Parameter] = [
         type=click.IntRange(1),
         default=1,
         metavar="N",
-        help="As the consumer has: ask so many ports, from that one on.",
+        help="The --processes of the consumer: ask N ports, from that of --address on.",
     ),
     click.Option(
         ["--timeout"],
@@ -359,7 +360,7 @@ _HEALTH_PARAMETERS: list[click.Parameter] = [
         default=DEFAULT_TIMEOUT,
         show_default=True,
         metavar="SECONDS",
-        help="How long an answer may take.",
+        help="Longest wait for an answer.",
     ),
 ]
 
@@ -400,11 +401,11 @@ def _dead_letters(action: str, topic: str, channel: str, **given: Any) -> None:
     click.get_current_context().exit(code)
 
 
-# -- what all have in common ---------------------------------------------------------------------
+# -- the group -----------------------------------------------------------------------------------
 
 
 class _Group(AppGroup):
-    """Warnings that the application sends nowhere appear on standard error, with their time."""
+    """The group of commands. Log lines that the application shows nowhere go to standard error."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] in ("consume", "relay"):

@@ -1,4 +1,4 @@
-"""The ``NSQ_`` keys of an application's config: their values, and which a Reader or Writer gets.
+"""The ``NSQ_`` keys of an application's config, and the options that a Reader or Writer gets.
 
 Knows no connection and no handler.
 """
@@ -25,8 +25,9 @@ from gnsqsync.service.settings import (
 
 __all__ = ["KEYS", "Settings", "backend_of", "read_settings"]
 
+# Begin of the name of each key.
 PREFIX = "NSQ_"
-# Key -> its value where nobody sets it.
+# The default of each key.
 KEYS: dict[str, Any] = {
     "NSQ_NSQD_ADDRESSES": None,
     "NSQ_LOOKUPD_ADDRESSES": None,
@@ -38,10 +39,10 @@ KEYS: dict[str, Any] = {
     "NSQ_OUTBOX": None,
     "NSQ_BACKEND": None,
 }
-# "memory" and "eager": nothing leaves the process.
+# Values of NSQ_BACKEND. With "memory" and "eager" no message leaves the process.
 BACKENDS = ("nsq", "memory", "eager")
 
-# Options of a Reader or Writer that have a place of their own.
+# Options of a Reader or Writer that are not set in NSQ_OPTIONS, and the right place of each.
 _ELSEWHERE = {
     "nsqd_tcp_addresses": "NSQ_NSQD_ADDRESSES",
     "lookupd_http_addresses": "NSQ_LOOKUPD_ADDRESSES",
@@ -62,18 +63,24 @@ class Settings(ClientSettings):
     NSQD_BY_DEFAULT: ClassVar[str | tuple[str, ...]] = "127.0.0.1:4150"
 
     def make_observer(self, topic: str, channel: str) -> Observer | None:
-        """What NSQ_OBSERVER makes for a Reader of that channel; ConfigError says what is wrong."""
+        """Return the Observer that NSQ_OBSERVER makes for a Reader of the channel, or None.
+
+        Raises ConfigError if NSQ_OBSERVER is wrong.
+        """
         return make_observer(self.observer, "NSQ_OBSERVER", topic, channel)
 
 
 def backend_of(app: Flask) -> str:
-    """One of BACKENDS, at this moment: TESTING may be set at any time."""
+    """Return the backend of this moment, one of BACKENDS: TESTING may be set at any time."""
     backend: str | None = app.config.get("NSQ_BACKEND")
     return backend or ("memory" if app.testing else "nsq")
 
 
 def read_settings(app: Flask) -> Settings:
-    """The checked config of this moment. ConfigError names a wrong key; connects to nothing."""
+    """Return the checked config of this moment. Connects to nothing.
+
+    Raises ConfigError, which names the wrong key.
+    """
     config = app.config
     for key in config:
         if key.startswith(PREFIX) and key not in KEYS:
@@ -114,7 +121,7 @@ def read_settings(app: Flask) -> Settings:
         observer=config.get("NSQ_OBSERVER"),
         middleware=load_middleware(config.get("NSQ_MIDDLEWARE"), "NSQ_MIDDLEWARE"),
     )
-    # Their constructors check values, and start nothing.
+    # The constructors check the values. They start nothing.
     Writer(**settings.writer_keywords())
     Reader("topic", "channel", print, **as_if_complete(settings.reader_keywords()))
     return settings

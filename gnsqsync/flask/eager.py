@@ -22,7 +22,10 @@ __all__ = ["deliver_of"]
 def deliver_of(
     app: Flask, handlers: Mapping[str, Handler]
 ) -> Callable[[list[CapturedMessage]], None]:
-    """For the MemoryWriter of an application: what calls the handlers, also those to come."""
+    """Return the function by which an application's MemoryWriter calls the handlers.
+
+    Handlers that are registered later are called, too.
+    """
     return partial(deliver, channels_of=partial(_channels_of, app, handlers))
 
 
@@ -30,7 +33,7 @@ def _channels_of(app: Flask, handlers: Mapping[str, Handler], topic: str) -> lis
     by_channel: dict[str, Handler] = {}
     for handler in handlers.values():
         if handler.topic == topic:
-            # Those of one channel would share its messages.
+            # Handlers of one channel share its messages, so only the first one gets them.
             by_channel.setdefault(handler.channel, handler)
     settings = read_settings(app)
     return [

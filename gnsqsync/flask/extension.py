@@ -1,7 +1,7 @@
 """The extension object: publishing, handlers, and the state in ``app.extensions``.
 
-The object itself belongs to no application: it holds the handlers, and asks ``current_app`` for
-everything else. dict.setdefault is atomic, so there is no lock.
+The object itself belongs to no application: it holds the handlers. ``current_app`` gives it the
+rest. dict.setdefault is atomic, so there is no lock.
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ Result = TypeVar("Result")
 
 @dataclass
 class State:
-    """What an application has of its own, in ``app.extensions["gnsqsync"]``."""
+    """The state of one application, in ``app.extensions["gnsqsync"]``."""
 
     nsq: NSQ
-    # By backend: TESTING may change.
+    # Writers by backend, because TESTING may change.
     writers: dict[str, Writer] = field(default_factory=dict)
+    # Writers of the running ``captured_messages()``, the innermost last.
     captured: list[MemoryWriter] = field(default_factory=list)
 
 
 class NSQ:
-    """Publish to NSQ from a Flask application, and consume with its handlers.
+    """The extension by which a Flask application publishes to NSQ and consumes with handlers.
 
-    ``NSQ(app)``, or ``NSQ()`` at the top of a module and ``init_app(app)`` in the factory, for any
-    number of applications. What concerns one application is in ``app.extensions["gnsqsync"]``, so
-    publishing needs an application context, as a request and ``flask`` commands have it.
+    Use ``NSQ(app)``, or ``NSQ()`` at the top of a module and ``init_app(app)`` in the factory, for
+    any number of applications. The state of an application is in ``app.extensions["gnsqsync"]``, so
+    publishing needs an application context. Requests and ``flask`` commands have one.
     """
 
     def __init__(self, app: Flask | None = None) -> None:
@@ -61,15 +62,14 @@ class NSQ:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Check the config, add ``flask nsq``; connects to nothing.
+        """Check the config, and add the commands ``flask nsq``. Connects to nothing.
 
         Args:
             app: The application.
 
         Raises:
-            ConfigError: It names what is wrong in the ``NSQ_`` keys, or in a handler that is
-                registered already: its options do not fit the config, or another handler has its
-                topic and channel.
+            ConfigError: A ``NSQ_`` key is wrong, the options of a registered handler do not fit the
+                config, or two handlers have one topic and channel.
             RuntimeError: The application has an NSQ already.
         """
         if NAME in app.extensions:
@@ -86,11 +86,11 @@ class NSQ:
 
     @property
     def writer(self) -> Writer:
-        """The Writer of the current application, the same in all threads. Do not close it.
+        """The Writer of the current application, the same for all threads. Do not close it.
 
-        It connects at its first publish, and anew in the child of a fork. It is closed at the end
-        of the process. In tests it is a memory writer with a list ``messages``. A module may keep
-        it: one from before the tests publishes as the one of that moment.
+        The Writer connects at its first publish, and anew in the child of a fork. It is closed at
+        the end of the process. In tests it is a memory writer with a list ``messages``. A module
+        may store the Writer: each call is forwarded to the Writer that counts at that moment.
         """
         app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]
         return self._writer_of(app)
@@ -112,7 +112,7 @@ class NSQ:
         return writer
 
     def _memory_writer(self, app: Flask, *, eager: bool) -> MemoryWriter:
-        """A new one, with the limits of the application's config.
+        """Return a new MemoryWriter with the limits of the application's config.
 
         With ``eager`` each publish calls the handlers.
         """
@@ -133,14 +133,15 @@ class NSQ:
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """``Writer.publish``: returns when nsqd has the message, else raises a PublishError.
+        """Publish with ``writer``. Return when nsqd has the message, or raise PublishError.
 
         Args:
             topic: The topic; nsqd creates it.
             body: bytes, or a str, which is sent as UTF-8; not empty.
-            defer: Seconds until it is delivered; None: at once.
-            timeout: Seconds; None: the ``publish_timeout`` of the config.
-            headers: For ``message.headers``; needs ``headers=True`` in ``NSQ_OPTIONS``.
+            defer: Seconds until nsqd delivers the message. Default: at once.
+            timeout: Seconds until the publish gives up. Default: ``publish_timeout`` of the config.
+            headers: For ``message.headers``; needs ``headers=True`` in ``NSQ_OPTIONS``. Default:
+                none.
         """
         self.writer.publish(topic, body, defer=defer, timeout=timeout, headers=headers)
 
@@ -152,7 +153,14 @@ class NSQ:
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """``Writer.publish_many``: several messages with as few MPUB as possible."""
+        """Publish several messages with ``writer``, with as few MPUB as possible.
+
+        Args:
+            topic: The topic; nsqd creates it.
+            bodies: The messages, as for ``publish()``; one or more.
+            timeout: Seconds for all messages. Default: ``publish_timeout`` of the config.
+            headers: As for ``publish()``. Default: none.
+        """
         self.writer.publish_many(topic, bodies, timeout=timeout, headers=headers)
 
     @overload
@@ -188,22 +196,22 @@ class NSQ:
     ) -> Callable[[Any], Any]:
         """Have ``flask nsq consume`` call the function with each message of a channel.
 
-        The function stays as it is; it returns, raises ``Requeue`` or another exception, or
-        detaches the message, as the handler of a Reader does. Each message is handled in an
-        application context of its own, which ends with it.
+        The function itself is unchanged. Like the handler of a Reader, it returns, raises
+        ``Requeue`` or another exception, or detaches the message. Each call has an application
+        context of its own.
 
         Args:
-            topic: As of the Reader.
-            channel: As of the Reader.
-            name: For ``flask nsq consume``; None: the name of the function.
-            body: As of the Reader: the type of the bodies; the function is called with the message
-                and its body.
-            **options: Those of Reader but the addresses, such as ``concurrency``,
+            topic: The topic, as for the Reader.
+            channel: The channel, as for the Reader.
+            name: Name of the handler for ``flask nsq consume``. Default: the function's name.
+            body: The type of the bodies, as for the Reader; the function is then called with the
+                message and its body. Default: none.
+            **options: Options of Reader but the addresses, such as ``concurrency``,
                 ``max_in_flight``, ``max_attempts``, ``dead_letter_topic``; ``shared=True`` for
                 handlers of one topic and channel.
 
         Returns:
-            A decorator.
+            A decorator, which returns the function.
 
         Raises:
             ConfigError: A value is not allowed, the name is taken, or another handler has the
@@ -220,7 +228,7 @@ class NSQ:
                 called = cast("Callable[[Message], object]", function)
             else:
                 called = typed(body, name=its_name)(function)
-            # Checks names and options where the author sees it; it starts nothing.
+            # The Reader, which is not started, checks names and options where the author sees it.
             checked = as_if_complete(options)
             Reader(topic, channel, called, nsqd_tcp_addresses="127.0.0.1:4150", **checked)
             handler = Handler(
@@ -231,7 +239,7 @@ class NSQ:
                 options=options,
             )
             before = self._handlers.get(handler.name)
-            # A module that is imported again says the same again.
+            # A module that is imported again registers the same handler again.
             if before is not None:
                 handler.check_successor_of(before)
             others = [one for name, one in self._handlers.items() if name != handler.name]
@@ -243,22 +251,22 @@ class NSQ:
 
     @property
     def handlers(self) -> dict[str, Handler]:
-        """All of them by name, in the order of their registration."""
+        """Handlers by name, in the order of their registration."""
         return dict(self._handlers)
 
     @contextmanager
     def captured_messages(
         self, app: Flask | None = None, *, eager: bool = False
     ) -> Iterator[list[CapturedMessage]]:
-        """Inside of the ``with`` nothing that the application publishes leaves the process.
+        """Capture the messages that the application publishes, instead of sending them to nsqd.
 
         Args:
-            app: The application; None: the current one.
-            eager: Whether each publish calls the handlers of its topic, as with ``NSQ_BACKEND``
-                ``"eager"``.
+            app: The application. Default: the current one.
+            eager: True if each publish calls the handlers of its topic, as with ``NSQ_BACKEND``
+                ``"eager"``. Default: False.
 
         Yields:
-            The list of messages, which grows as they are published, by any thread. Each has
+            The list of messages. It grows with each publish, on any thread. Each message has
             ``topic``, ``body``, ``defer`` and ``json()``.
         """
         if app is None:

@@ -1,4 +1,4 @@
-"""A registered handler: the Reader it becomes, and the application context around each call."""
+"""A registered handler: its Reader, and the application context around each call."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ class Handler:
 
     @property
     def where(self) -> str:
-        """The module and the name of the function."""
+        """Module and name of the function."""
         return f"{self.function.__module__}.{name_of(self.function, '__qualname__')}"
 
     def check(self, app: Flask) -> None:
         """Raise ConfigError if every message would be rejected with the application's config.
 
-        An application that only publishes need not say where given up messages go.
+        A missing place for given up messages is no error here, because the application may only
+        publish.
         """
         keywords = read_settings(app).reader_keywords(self.options)
         keywords = {**as_if_complete(keywords), "headers": keywords.get("headers", False)}
@@ -59,17 +60,19 @@ class Handler:
     def claim(self, settings: Settings | None = None) -> Claim:
         """Return the claim on the channel, to compare with those of the other handlers.
 
-        Handlers of one extension object share a cluster, also where no settings are known yet.
+        ``settings``: None before they are known; the handlers of one extension object share a
+        cluster anyway.
         """
         return claim_of(
             settings, self.topic, self.channel, self.function, self.options, where=self.where
         )
 
     def reader(self, app: Flask, *, exposed: Exposed | None = None, **overrides: Any) -> Reader:
-        """A Reader for it, not started; ``overrides``: options that are not None win.
+        """Return a Reader for the handler, not started.
 
-        With ``exposed``, as of a command, it gets the Observer that NSQ_OBSERVER makes.
-        ConfigError with a backend that reaches no nsqd, as in tests.
+        ``overrides``: options that replace the handler's, unless they are None. ``exposed``: given
+        by a command; the Reader then gets the Observer that NSQ_OBSERVER makes. Raises ConfigError,
+        for example with a backend that reaches no nsqd, as in tests.
         """
         backend = backend_of(app)
         if backend != "nsq":
@@ -89,12 +92,12 @@ class Handler:
 
 
 class InContext:
-    """What is called with a message: the function, in an application context of its own."""
+    """A handler as a function of a message, with an application context for each call."""
 
     def __init__(self, app: Flask, function: Callable[[Message], object]) -> None:
         self._app = app
         self._function = function
-        # As of any decorator: what log lines name.
+        # Log lines find the function's name here, as with any decorator.
         self.__wrapped__ = function
 
     def __call__(self, message: Message) -> object:
@@ -102,7 +105,7 @@ class InContext:
             return self._function(message)
 
     def _limited(self, wrap: Callable[[Callable[[Message], object]], Any]) -> InContext:
-        """For ``time_limit``: what ends the context is not interrupted."""
+        """Return a copy for ``time_limit``, which interrupts only the function, not the context."""
         return InContext(self._app, wrap(self._function))
 
     def worker_ended(self) -> None:
@@ -113,6 +116,6 @@ class InContext:
 
 
 def name_of(function: Callable[..., object], attribute: str) -> str:
-    """The attribute of the function, or of the class of a callable object."""
+    """Return the attribute of the function, or of the class of a callable object."""
     name: str = getattr(function, attribute, None) or getattr(type(function), attribute)
     return name

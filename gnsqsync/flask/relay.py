@@ -1,4 +1,4 @@
-"""``flask nsq relay``: publishes the outbox of NSQ_OUTBOX. Knows what an outbox offers."""
+"""``flask nsq relay``: publishes the outbox of NSQ_OUTBOX. Knows the methods of an outbox."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEY = "NSQ_OUTBOX"
 
 
 class Outbox(Protocol):
-    """As gnsqsync.contrib.sqlalchemy.Outbox."""
+    """The part of gnsqsync.contrib.sqlalchemy.Outbox that the command needs."""
 
     def relay(self, *, batch: int, max_attempts: int, rate: float | None) -> Relay: ...
     def lag(self) -> Lag: ...
@@ -47,23 +47,27 @@ PARAMETERS: list[click.Parameter] = [
         ["--rate"],
         type=float,
         metavar="N",
-        help="At most so many messages a second, as after an hour without a relay.",
+        help="Upper bound of messages a second, of use after an hour without a relay.",
     ),
     click.Option(
         ["--max-attempts"],
         type=click.IntRange(1),
         default=10,
         metavar="N",
-        help="Refusals by nsqd until a message has failed for good. Default: 10.",
+        help="Refusals by nsqd after which a message has failed for good. Default: 10.",
     ),
     click.Option(["--once"], is_flag=True, help="End when nothing is due."),
-    click.Option(["--lag", "show_lag"], is_flag=True, help="Show what waits and what failed."),
+    click.Option(
+        ["--lag", "show_lag"],
+        is_flag=True,
+        help="Count waiting and failed messages, and end.",
+    ),
     click.Option(["--json", "as_json"], is_flag=True, help="With --lag: a JSON object."),
 ]
 
 
 def check_outbox(value: object) -> None:
-    """ConfigError where it can be no outbox; imports nothing."""
+    """Raise ConfigError if the value cannot be an outbox. Imports nothing."""
     if value is not None and not isinstance(value, str):
         _checked(value)
 

@@ -469,7 +469,7 @@ class Depths:
         # The parameters of the request are cut off, because they do not help a reader.
         problem = re.sub(r"\?\S*:", ":", str(error))
         if url not in self._problems:
-            log.warning("%s cannot be asked, what it has counts as nothing: %s", url, problem)
+            log.warning("%s cannot be asked, so its messages count as none: %s", url, problem)
         self._problems[url] = problem
 
     def _fine(self, url: str) -> None:

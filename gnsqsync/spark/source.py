@@ -299,7 +299,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             damaged = isinstance(error, LogDamaged) and self._options.fail_on_data_loss
             if damaged or self._targets is not None or fail_on in ("all", "any"):
                 raise
-            log.warning("what epoch %d read cannot be counted: %s", epoch["epoch"], error)
+            log.warning("the messages of epoch %d cannot be counted: %s", epoch["epoch"], error)
             return
         # A partition has no head if Spark did not pull it, for example for a sink that looks at one
         # row only.

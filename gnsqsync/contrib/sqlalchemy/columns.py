@@ -1,4 +1,4 @@
-"""What both tables are made of."""
+"""Types and arguments of the tables of outbox and inbox."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from gnsqsync.service.collations import EXACT, check_exact
 
 __all__ = ["TABLE", "Blob", "Key", "Moment", "id_column", "now", "require_bytes"]
 
-# The names of both dialects: the URL chooses, not the server.
+# The dialects for MariaDB and MySQL. The URL chooses the name, not the server.
 _MYSQL = ("mysql", "mariadb")
-# Arguments of each Table. SQLite must not give the id of a deleted row again.
+# Arguments of each Table. With autoincrement SQLite does not reuse the id of a deleted row.
 TABLE: dict[str, Any] = {
     "sqlite_autoincrement": True,
     "mysql_charset": "utf8mb4",
     "mariadb_charset": "utf8mb4",
 }
-# A body of any size that nsqd takes; a BLOB of MariaDB ends at 64 KiB.
+# The type of a body of any size. A plain BLOB of MariaDB ends at 64 KiB.
 Blob: TypeEngine[Any] = LargeBinary().with_variant(mysql.LONGBLOB(), *_MYSQL)
-# Engines and tables whose collations were looked at.
+# Names of tables whose collations were checked, by engine.
 _looked_at: WeakKeyDictionary[Engine, set[str]] = WeakKeyDictionary()
 
 
 class Key(String):
-    """A text under whose collation values are equal only if their bytes are."""
+    """A text whose collation compares values by their bytes."""
 
 
 @compiles(Key, *_MYSQL)
@@ -56,9 +56,10 @@ def _collation(dialect: Any) -> str:
 def require_bytes(session: Session | Connection, table: Table) -> None:
     """Raise ConfigError if keys of the table are not compared by their bytes.
 
-    Only MariaDB and MySQL have a collation to look at, once for each engine.
+    The check asks MariaDB and MySQL only, once for each engine and table.
     """
-    # A session may have a database of its own for the table. A scoped_session is no Session.
+    # A session may have another database for this table. A scoped_session is no Session, so the
+    # test is for a Connection.
     connection = (
         session
         if isinstance(session, Connection)
@@ -79,7 +80,7 @@ def require_bytes(session: Session | Connection, table: Table) -> None:
 
 
 class Moment(TypeDecorator[datetime]):
-    """A time with its zone, in UTC, also where the database keeps none."""
+    """A time in UTC with its zone, even if the database stores no zone."""
 
     # MariaDB and MySQL keep no fraction of a second unless the type says so.
     impl: TypeEngine[Any] | type[TypeEngine[Any]] = DateTime(timezone=True).with_variant(
@@ -100,7 +101,7 @@ class Moment(TypeDecorator[datetime]):
 
 
 def id_column() -> Column[int]:
-    # SQLite counts by itself only what is an INTEGER.
+    # SQLite generates ids only for a column of type INTEGER.
     return Column("id", BigInteger().with_variant(Integer(), "sqlite"), primary_key=True)
 
 

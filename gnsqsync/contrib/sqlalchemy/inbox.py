@@ -1,4 +1,4 @@
-"""The inbox: markers of handled messages, in the transactions in which they were handled."""
+"""The inbox: markers of handled messages, written in the handlers' transactions."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ log: logging.Logger = logging.getLogger("gnsqsync.contrib")
 
 
 class Inbox:
-    """Has a message handled once, however often it comes.
+    """A guard by which each message is handled once, even if it comes several times.
 
-    Covers what the handler writes in the session that it gets, and nothing else.
+    The guard covers only the handler's writes in the session that it gets.
 
     Args:
         metadata: The MetaData of the application, which gets the table.
-        name: The name of the table.
+        name: The name of the table. Default: "nsq_inbox".
 
     Attributes:
         table: The table, for migrations.
@@ -63,24 +63,25 @@ class Inbox:
     def once(
         self, sessions: Callable[[], Session], key: KeyOf | None = None
     ) -> Callable[[Callable[[Message, Session], object]], Callable[[Message], None]]:
-        """For a handler that gets a message and a session: its marker is in that transaction.
+        """Return a decorator for a handler of a message and a session, with a marker in it.
 
-        The transaction is committed when the handler returns, and rolled back by what it raises. A
-        second delivery is finished without a call. While another transaction handles the same
-        message, this one waits for its end. The handler must not answer the message.
+        Handler and marker share the session's transaction. The transaction is committed when the
+        handler returns, and rolled back when it raises. A second delivery is finished without a
+        call. If another transaction handles the same message, this one waits for its end. The
+        handler must not answer the message.
 
         Args:
-            sessions: Makes a session, such as a ``sessionmaker``.
-            key: Returns the key of a message; None: its header ``key``, for Readers with
-                ``headers=True``. A message without a key is rejected.
+            sessions: Function that makes a session, such as a ``sessionmaker``.
+            key: Function that returns the key of a message. Default: the header ``key``, for
+                Readers with ``headers=True``. A message without a key is rejected.
 
         Returns:
-            A decorator; what it makes is the handler of a Reader.
+            A decorator, which makes the handler of a Reader.
 
         Raises:
-            ConfigError: ``sessions`` or ``key`` is no function; by the decorator, the handler does
-                not take two arguments, or its code would never run. A Reader without headers
-                raises it, too, for a handler without ``key``.
+            ConfigError: ``sessions`` or ``key`` is no function. The decorator raises it if the
+                handler does not take two arguments, or if its code would never run. A Reader
+                without headers raises it for a handler without ``key``.
         """
         for name, function in (("sessions", sessions), ("key", key or key_of)):
             if not callable(function):
@@ -113,19 +114,23 @@ class Inbox:
         return decorate
 
     def mark(self, session: Session, consumer: str, key: str) -> bool:
-        """Write the marker in the session's transaction. Return False if it was there.
+        """Write the marker in the session's transaction. Return False if it existed.
 
-        ``once()`` does so. It waits while another transaction has the same marker.
+        ``once()`` calls this. If another transaction has written the same marker, this waits for
+        the end of that transaction.
 
         Args:
-            session: Whose transaction it is.
+            session: The session.
             consumer: Name of the consumer, 1 to 129 printable characters; ``once()`` takes
                 topic/channel.
             key: The key of the message, 1 to 200 printable characters.
 
+        Returns:
+            True if the marker is new.
+
         Raises:
-            ConfigError: A value is not allowed, the database is another one than PostgreSQL,
-                SQLite and MariaDB, or the table does not compare keys by their bytes.
+            ConfigError: A value is not allowed, the database is neither PostgreSQL, SQLite nor
+                MariaDB, or the table does not compare keys by their bytes.
         """
         check_key(key, "key")
         check_consumer(consumer)
@@ -134,7 +139,7 @@ class Inbox:
         statement: Any
         if dialect == "postgresql":
             statement = postgresql.insert(self.table).values(row).on_conflict_do_nothing()
-            # Its rowcount says nothing where the driver returns the new id.
+            # Some drivers give no rowcount if the new id is returned, so the id is asked for.
             return session.scalar(statement.returning(self.table.c.id)) is not None
         if dialect == "sqlite":
             statement = sqlite.insert(self.table).values(row).on_conflict_do_nothing()
@@ -153,25 +158,25 @@ class Inbox:
             # INSERT IGNORE would also store a text that does not fit, cut or with "?" in it.
             session.execute(insert(self.table).values(row))
         except IntegrityError as error:
-            # The statement alone is undone, not the transaction.
+            # The database undoes only the statement, so the transaction goes on.
             if error.orig is not None and is_duplicate(error.orig):
                 return False
             raise
         return True
 
     def prune(self, engine: Engine, older_than: timedelta, *, batch: int = 1000) -> int:
-        """Delete the markers that are older; a message that comes after that is handled again.
+        """Delete markers above an age. A message of such a marker is handled again if it comes.
 
-        In transactions of their own, so that no handler waits for long.
+        The markers are deleted in several transactions, so that no handler waits for long.
 
         Args:
             engine: The database.
-            older_than: Their age. Longer than any message waits in nsqd, an outbox or among dead
-                letters.
-            batch: Markers of one transaction, 1 or more.
+            older_than: Age of the markers. It must be longer than any message waits in nsqd, in an
+                outbox or among dead letters.
+            batch: Markers of one transaction, 1 or more. Default: 1000.
 
         Returns:
-            How many were deleted.
+            The number of deleted markers.
 
         Raises:
             ConfigError: A value is not allowed.

@@ -45,19 +45,20 @@ __all__ = ["Outbox"]
 
 
 class Outbox:
-    """Messages that are published if, and only if, a transaction commits.
+    """A table of messages that are published if, and only if, a transaction commits.
 
     A relay publishes the rows when they are due: ``outbox.relay().run()``, or ``flask nsq relay``.
     A message may be published twice, with the same key.
 
     Args:
         metadata: The MetaData of the application, which gets the table.
-        writer: A Writer, or a function that returns one: its limits, headers and middlewares count
-            where a row is written, and the relay publishes with it. For a relay, one with
-            ``outage="wait"`` waits for an nsqd that restarts.
+        writer: A Writer, or a function that returns one. Its limits, headers and middlewares count
+            when a row is written, and the relay publishes with it. With ``outage="wait"`` a relay
+            waits for an nsqd that restarts.
         engine: The database for ``relay()`` and ``lag()``, or a function that returns it. A child
-            process begins with connections of its own.
-        name: The name of the table.
+            process begins with connections of its own. Default: none; ``relay()`` and ``lag()``
+            then need one.
+        name: The name of the table. Default: "nsq_outbox".
 
     Attributes:
         table: The table, for migrations.
@@ -117,10 +118,12 @@ class Outbox:
             session: A Session or Connection.
             topic: The topic; nsqd creates it.
             body: bytes, or a str, which is sent as UTF-8; not empty.
-            at: A time to come, with a time zone, at which it is published; None: at once.
-            defer: Seconds from now, instead of ``at``.
-            key: For ``cancel()`` and ``reschedule()``, and its key header; None: one is made.
-            headers: For ``message.headers``; of a Writer with ``headers=True``.
+            at: A future time, with a time zone, at which the message is published. Default: at
+                once.
+            defer: Seconds from now until the publish, instead of ``at``. Default: none.
+            key: The key for ``cancel()`` and ``reschedule()``, and the message's key header.
+                Default: a new key.
+            headers: For ``message.headers``; needs a Writer with ``headers=True``. Default: none.
 
         Returns:
             The key.
@@ -146,16 +149,17 @@ class Outbox:
         *,
         headers: Mapping[str, str] | None = None,
     ) -> list[str]:
-        """As ``publish()``, for several messages with one statement; their keys.
+        """Write several messages with one statement, each as ``publish()`` does.
 
         Args:
             session: A Session or Connection.
             topic: The topic; nsqd creates it.
-            bodies: The messages, as of ``publish()``.
-            headers: As of ``publish()``, for each of them; without a ``key``.
+            bodies: The messages, as for ``publish()``.
+            headers: Headers of each message, as for ``publish()``, without a ``key``. Default:
+                none.
 
         Returns:
-            Their keys.
+            The keys of the messages.
 
         Raises:
             ConfigError: A value is not allowed.
@@ -191,20 +195,23 @@ class Outbox:
         session.execute(insert(self.table), rows)
         return [message.key for message in prepared]
 
-    # -- what is scheduled -----------------------------------------------------------------------
+    # -- scheduled messages ----------------------------------------------------------------------
 
     def cancel(self, session: Session | Connection, key: str) -> int:
-        """Take back what has a time and that key, and is not published. Return the number.
+        """Take back the scheduled messages with that key that are not published.
 
-        A row that a relay publishes at this moment is waited for, and then not counted. On a
-        database that cannot lock rows, as SQLite, it may be counted and published. A row whose
-        publish nsqd did not confirm is taken back and not counted, with a WARNING: its message may
-        come. A relay that was killed between nsqd's answer and its own commit leaves no sign; such
-        a row is counted, and its message comes.
+        If a relay publishes a row at this moment, the call waits for the relay, and the row does
+        not count. On a database that cannot lock rows, such as SQLite, the row may count although
+        it is published. A row whose publish nsqd did not confirm is taken back with a WARNING and
+        does not count, because its message may come. If a relay was killed between nsqd's answer
+        and its own commit, the row counts and its message comes.
 
         Args:
             session: A Session or Connection.
-            key: Their key.
+            key: The key of the messages.
+
+        Returns:
+            The number of messages that were taken back.
         """
         wanted = self._with(session, key)
         is_sure = ~self.table.c.last_error.startswith(IN_DOUBT, autoescape=True)
@@ -214,15 +221,18 @@ class Outbox:
         return int(found.rowcount)
 
     def reschedule(self, session: Session | Connection, key: str, at: datetime) -> int:
-        """Move what has a time and that key to another time, also what has failed.
+        """Move the scheduled messages with that key, also failed ones, to another time.
 
-        Return the number. A row whose publish nsqd did not confirm is moved and counted, with a
-        WARNING: its message may have come, and comes at that time.
+        A row whose publish nsqd did not confirm is moved and counted, with a WARNING: its message
+        may have come already, and comes at the new time.
 
         Args:
             session: A Session or Connection.
-            key: Their key.
-            at: As of ``publish()``.
+            key: The key of the messages.
+            at: The new time, as for ``publish()``.
+
+        Returns:
+            The number of moved messages.
 
         Raises:
             ConfigError: The time is not allowed.
@@ -233,7 +243,7 @@ class Outbox:
         is_doubtful = self.table.c.last_error.startswith(IN_DOUBT, autoescape=True)
         move = update(self.table).where(*wanted).values(**changes)
         found: Any = session.execute(move.where(~is_doubtful))
-        # After the others: a row that a relay had may be in doubt by now.
+        # Rows in doubt come second: a row that a relay held during the first update may be one now.
         doubtful: Any = session.execute(move.where(is_doubtful))
         tell_moved(key, doubtful.rowcount)
         return int(found.rowcount + doubtful.rowcount)
@@ -248,11 +258,11 @@ class Outbox:
 
     @property
     def writer(self) -> Writer:
-        """The Writer that counts at this moment."""
+        """The Writer of this moment."""
         return self._writer if isinstance(self._writer, Writer) else self._writer()
 
     def engine(self, given: Engine | None = None) -> Engine:
-        """The given one, or that of the constructor; ConfigError without one."""
+        """Return the given engine, or that of the constructor. Raises ConfigError without one."""
         if given is not None:
             return given
         if self._engine is None:
@@ -269,13 +279,16 @@ class Outbox:
         max_attempts: int = 10,
         rate: float | None = None,
     ) -> Relay:
-        """What publishes the rows; not started: ``run()`` does.
+        """Return a Relay that publishes the rows. Its ``run()`` starts it.
 
         Args:
-            engine: The database; None: that of the constructor.
-            batch: As of Relay, like the others.
-            max_attempts: Refusals by nsqd until a message has failed for good.
-            rate: Messages a second, at most.
+            engine: The database. Default: that of the constructor.
+            batch: Messages of a transaction, 1 or more. Default: 100.
+            max_attempts: Refusals by nsqd after which a message has failed for good. Default: 10.
+            rate: Upper bound of messages a second. Default: no limit.
+
+        Returns:
+            The Relay, not started.
 
         Raises:
             ConfigError: A value is not allowed, or there is no engine.
@@ -284,10 +297,10 @@ class Outbox:
         return Relay(store, batch=batch, max_attempts=max_attempts, rate=rate)
 
     def lag(self, engine: Engine | None = None) -> Lag:
-        """How much waits at this moment.
+        """Return counts of the messages in the outbox.
 
         Args:
-            engine: The database; None: that of the constructor.
+            engine: The database. Default: that of the constructor.
         """
         return OutboxStore(self.engine(engine), self.table, lambda: self.writer).lag()
 

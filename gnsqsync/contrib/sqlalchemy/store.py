@@ -1,4 +1,4 @@
-"""SQLAlchemy's side of the relay: the rows of one table."""
+"""The outbox in a database of SQLAlchemy, as the relay uses it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["OutboxStore"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.outbox")
 
-# These can lock a row, and leave out what another relay has locked.
+# Dialects that can lock rows, and skip rows that another relay has locked.
 _LOCKING = ("postgresql", "mysql", "mariadb", "oracle")
 
 
@@ -36,19 +36,22 @@ class OutboxStore:
         self._engine = engine
         self._table = table
         self._writer = writer
+        # True if rows are locked while they are published.
         self._locks = engine.dialect.name in _LOCKING
-        # MariaDB may read the whole table to find several ids, and so wait for rows of another
-        # relay that waits for rows of this one: a deadlock, after both have published.
+        # True if rows are changed one by one. MariaDB may read the whole table to find several ids,
+        # and so wait for rows of another relay that waits for rows of this one. That deadlock would
+        # come after both have published.
         self._one_by_one = engine.dialect.name in ("mysql", "mariadb")
-        # REPEATABLE READ, MariaDB's default, also locks the gaps between rows: writers would wait.
+        # The engine for batches. MariaDB's default, REPEATABLE READ, also locks the gaps between
+        # rows, and writers would wait.
         self._batches: Engine = (
             engine.execution_options(isolation_level="READ COMMITTED")
             if self._one_by_one
             else engine
         )
-        # That of the batch under way, where it has locked its rows.
+        # The connection of the current batch, if the batch has locked its rows.
         self._connection: Connection | None = None
-        # True while the last batch was full, and while it was the turn of messages with a time.
+        # ``_backlog``: the last batch was full. ``_timed``: it had only messages with a time.
         self._backlog = self._timed = False
 
     def add_due(self, now: datetime) -> int:
@@ -56,14 +59,14 @@ class OutboxStore:
 
     def heal(self, now: datetime) -> None:
         columns = self._table.c
-        # Earlier versions wrote the time of the web server into messages without a time.
+        # Earlier versions wrote the web server's time into ``retry_at`` of messages without a time.
         wrong = (
             columns.scheduled.is_(None),
             columns.failed_at.is_(None),
             columns.attempts == 0,
             columns.retry_at > now,
         )
-        # SQLite locks the database for an UPDATE of no row, too, and publishing needs no lock.
+        # SQLite locks the database even for an UPDATE of no row, so look first.
         with self._engine.connect() as connection:
             is_wrong = connection.execute(select(columns.id).where(*wrong).limit(1)).first()
         if is_wrong is not None:
@@ -72,7 +75,7 @@ class OutboxStore:
     @contextmanager
     def batch(self, limit: int, now: datetime, without: Collection[str]) -> Iterator[Sequence[Row]]:
         if without:
-            # There is one Writer, and it failed.
+            # The only Writer has failed, so no row can be published.
             yield []
             return
         columns = self._table.c
@@ -83,7 +86,8 @@ class OutboxStore:
             .limit(limit)
         )
         if not self._locks:
-            # The table is not locked while the relay waits for nsqd.
+            # Without row locks the rows are read outside of a transaction: otherwise the whole
+            # table would be locked while the relay waits for nsqd.
             with self._engine.connect() as connection:
                 rows = self._take(connection, due, limit)
             yield rows
@@ -96,9 +100,10 @@ class OutboxStore:
                 self._connection = None
 
     def _take(self, connection: Connection, due: Any, limit: int) -> Sequence[Row]:
-        """The first rows. In a backlog, messages with a time and all messages take turns.
+        """Return the first due rows.
 
-        Messages without a time come first in the order of the table.
+        Messages without a time sort first. In a backlog every second batch therefore has only
+        messages with a time.
         """
         self._timed = self._backlog and not self._timed
         with_time = due.where(self._table.c.retry_at > AT_ONCE)
@@ -153,7 +158,7 @@ class OutboxStore:
             connection.execute(statement)
 
     def broken(self) -> Sequence[str]:
-        """Return nothing: there are no periodic messages here."""
+        """Return no sentence, because there are no periodic messages here."""
         return ()
 
     def lag(self) -> Lag:
@@ -185,7 +190,7 @@ class OutboxStore:
         return self._writer()
 
     def rest(self) -> None:
-        """Connections go back to the engine's pool after each use."""
+        """Do nothing: connections go back to the engine's pool after each use."""
 
 
 def _row(found: Any) -> Row:

@@ -1,4 +1,4 @@
-"""The inbox: which messages were handled, in the transactions in which they were.
+"""The inbox: markers of handled messages, written in the handlers' transactions.
 
 Put ``"gnsqsync.django.inbox"`` into INSTALLED_APPS, migrate, and write ``@nsq_handler(...,
 once=True)``.

@@ -11,5 +11,5 @@ class InboxConfig(AppConfig):
     name = "gnsqsync.django.inbox"
     label = "gnsqsync_inbox"
     verbose_name: str = "NSQ inbox"
-    # As in the migration, whatever the project's own default is.
+    # The type in the migration, which must not depend on the project's default.
     default_auto_field: str = "django.db.models.BigAutoField"

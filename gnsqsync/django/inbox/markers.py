@@ -21,12 +21,12 @@ __all__ = ["is_installed", "mark", "prune", "require_ignoring"]
 
 
 def is_installed() -> bool:
-    """Whether the project has the table."""
+    """Return True if the app of the inbox is installed."""
     return apps.is_installed("gnsqsync.django.inbox")
 
 
 def require_ignoring(database: str) -> None:
-    """Raise ConfigError if the database cannot leave out a row that is there."""
+    """Raise ConfigError if the database cannot ignore the insert of a row that exists."""
     connection: Any = connections[database]
     if not connection.features.supports_ignore_conflicts:
         raise ConfigError(
@@ -36,16 +36,16 @@ def require_ignoring(database: str) -> None:
 
 
 def mark(database: str, consumer: str, key: str) -> bool:
-    """Write the marker in the transaction that is under way. Return False if it was there.
+    """Write the marker in the current transaction. Return False if it existed.
 
-    Waits for the end of another transaction that has written it. On a database that locks as a
-    whole, as SQLite, it waits for its turn first.
+    If another transaction has written the same marker, this waits for the end of that transaction.
+    SQLite locks the whole database, so there this waits for any writing transaction.
 
     Raises:
-        ConfigError: The key or the consumer does not fit its column, or the database is not one of
-            those that compare keys by their bytes.
+        ConfigError: The key or the consumer does not fit its column, or the database does not
+            compare keys by their bytes.
     """
-    # Models can be imported when all apps are loaded, so not above.
+    # Models can be imported only after all apps are loaded, so not at the top.
     from gnsqsync.django.inbox.models import InboxMarker
 
     check_key(key, "the key of the message")
@@ -72,7 +72,7 @@ def mark(database: str, consumer: str, key: str) -> bool:
         try:
             cursor.execute(sql, [consumer, key, handled_at])
         except IntegrityError as error:
-            # The statement alone is undone, not the transaction.
+            # The database undoes only the statement, so the transaction goes on.
             if ignore is None and is_duplicate(error):
                 return False
             raise
@@ -80,18 +80,18 @@ def mark(database: str, consumer: str, key: str) -> bool:
 
 
 def prune(older_than: timedelta, *, batch: int = 1000, using: str | None = None) -> int:
-    """Delete the markers that are older; a message that comes again after that is handled again.
+    """Delete markers above an age. A message of such a marker is handled again if it comes again.
 
-    In transactions of their own, so that no handler waits for long.
+    The markers are deleted in several transactions, so that no handler waits for long.
 
     Args:
-        older_than: Their age. Longer than any message waits in nsqd, an outbox or among dead
-            letters.
-        batch: Markers of one transaction, 1 or more.
-        using: The alias of a database; None: as the router says.
+        older_than: Age of the markers. It must be longer than any message waits in nsqd, in an
+            outbox or among dead letters.
+        batch: Markers of one transaction, 1 or more. Default: 1000.
+        using: The alias of a database. Default: as the router says.
 
     Returns:
-        How many were deleted.
+        The number of deleted markers.
 
     Raises:
         ConfigError: A value is not allowed.
@@ -101,7 +101,7 @@ def prune(older_than: timedelta, *, batch: int = 1000, using: str | None = None)
     if not isinstance(older_than, timedelta) or not older_than > timedelta(0):
         raise ConfigError(f"older_than is {older_than!r}; it must be a timedelta above 0")
     check_int("batch", batch, 1)
-    # A replica that lags behind would show the deleted ones again.
+    # The rows are read where they are written: a replica may still show deleted markers.
     markers = InboxMarker.objects.using(written(InboxMarker, using))
     old = markers.filter(handled_at__lt=now() - older_than).order_by("handled_at")
     deleted = 0

@@ -15,7 +15,7 @@ __all__ = ["InboxMarker"]
 
 
 class InboxMarker(models.Model):
-    """Committed together with what the handler did. ``consumer``: topic/channel."""
+    """A marker, committed together with the handler's work. ``consumer``: topic/channel."""
 
     consumer: models.CharField[str, str] = KeyField(max_length=129)
     key: models.CharField[str, str] = KeyField(max_length=MAX_KEY)

@@ -1,4 +1,4 @@
-"""The outbox in Django's admin: what waits, what failed, and another try."""
+"""The outbox in Django's admin: waiting and failed messages, and another try."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     _Admin = admin.ModelAdmin[OutboxMessage]
     _PeriodicAdmin = admin.ModelAdmin[PeriodicMessage]
 else:
-    # At run time Django's has no type arguments.
+    # At run time Django's class has no type arguments.
     _Admin = _PeriodicAdmin = admin.ModelAdmin
 
 
@@ -42,14 +42,14 @@ class StateFilter(admin.SimpleListFilter):
 
 
 def try_again(model_admin: Any, request: Any, queryset: Any) -> None:
-    """Failed messages wait again, and waiting ones are due at once; scheduled ones are not."""
+    """Make failed and waiting messages due at once. Scheduled messages are unchanged."""
     due = queryset.exclude(deliver_at__gt=now())
     count = due.update(failed_at=None, retry_at=AT_ONCE, attempts=0)
     model_admin.message_user(request, f"Due now: {counted(count, 'message')}.")
 
 
 class OutboxMessageAdmin(_Admin):
-    """Messages are looked at, tried again or deleted; not made or changed."""
+    """The list of messages, to look at, to try again or to delete; not to make or to change."""
 
     list_display: tuple[str, ...] = (
         "id",
@@ -77,19 +77,19 @@ class OutboxMessageAdmin(_Admin):
         return "scheduled" if is_later else "waiting"
 
     def body_text(self, message: OutboxMessage) -> str:
-        """Its first thousand bytes."""
+        """Return the first thousand bytes of the body as text."""
         return bytes(message.body[:1000]).decode(errors="backslashreplace")
 
     def has_add_permission(self, request: Any) -> bool:
         return False
 
     def has_change_permission(self, request: Any, obj: Any = None) -> bool:
-        # Of single messages; the list needs it for its actions.
+        # Single messages cannot be changed. The list needs the permission for its actions.
         return obj is None and super().has_change_permission(request)
 
 
 class PeriodicMessageAdmin(_PeriodicAdmin):
-    """Periodic messages are looked at and deleted; schedule.periodic() makes and changes them."""
+    """The list of periodic messages, to look at or to delete. schedule.periodic() changes them."""
 
     list_display: tuple[str, ...] = (
         "name",
@@ -105,7 +105,7 @@ class PeriodicMessageAdmin(_PeriodicAdmin):
     readonly_fields: ClassVar[tuple[str, ...]] = ("body_text",)
 
     def body_text(self, message: PeriodicMessage) -> str:
-        """Its first thousand bytes."""
+        """Return the first thousand bytes of the body as text."""
         return bytes(message.body[:1000]).decode(errors="backslashreplace")
 
     def has_add_permission(self, request: Any) -> bool:

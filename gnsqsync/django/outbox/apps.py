@@ -11,5 +11,5 @@ class OutboxConfig(AppConfig):
     name = "gnsqsync.django.outbox"
     label = "gnsqsync_outbox"
     verbose_name: str = "NSQ outbox"
-    # As in the migration, whatever the project's own default is.
+    # The type in the migration, which must not depend on the project's default.
     default_auto_field: str = "django.db.models.BigAutoField"

@@ -1,5 +1,4 @@
-"""The tables of the outbox: messages that are not known to be in nsqd, and what is published by the
-clock, again and again."""
+"""The tables of the outbox: messages on their way to nsqd, and periodic messages."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ class OutboxMessage(models.Model):
     alias: models.CharField[str, str] = KeyField(max_length=100, default="default")
     topic: models.CharField[str, str] = models.CharField(max_length=64)
     body: models.BinaryField[bytes, bytes] = models.BinaryField()
-    # Both None in rows from before there were any.
+    # Headers and key are None in rows that an older version wrote.
     headers: models.JSONField[Any, Any] = models.JSONField(null=True)
     key: models.CharField[str | None, str | None] = KeyField(max_length=MAX_KEY, null=True)
     deliver_at: models.DateTimeField[datetime | None, datetime | None] = MomentField(
@@ -55,9 +54,9 @@ class OutboxMessage(models.Model):
 
     @classmethod
     def check(cls, **kwargs: Any) -> list[CheckMessage]:
-        """Return what Django finds, but for the condition that MariaDB leaves out of an index.
+        """Return Django's findings, except that MariaDB ignores the condition of an index.
 
-        The condition makes the index smaller. Nothing relies on it.
+        The condition only makes the index smaller.
         """
         return [found for found in super().check(**kwargs) if found.id != "models.W037"]
 
@@ -78,7 +77,7 @@ class PeriodicMessage(models.Model):
     topic: models.CharField[str, str] = models.CharField(max_length=64)
     body: models.BinaryField[bytes, bytes] = models.BinaryField()
     headers: models.JSONField[Any, Any] = models.JSONField(null=True)
-    # Time of the message that was published last; None before a relay of this version published it.
+    # Due time of the last message; None before a relay of this version published one.
     last_at: models.DateTimeField[datetime | None, datetime | None] = MomentField(null=True)
     next_at: models.DateTimeField[datetime, datetime] = MomentField(db_index=True)
 

@@ -1,4 +1,4 @@
-"""Messages by a cron text: when they are due, and their rows in the outbox."""
+"""Messages by a cron text: their due times, and their rows in the outbox."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ __all__ = ["MISSED", "PeriodicMessages", "cron_of"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.outbox")
 
+# Values of ``missed``: after a time without a relay, the last due time is published, or all are.
 MISSED: Final = ("once", "all")
-# Due times of one message that are written in one transaction.
+# Largest number of due times of one message that are written in one transaction.
 _MOST_AT_ONCE: Final = 1000
-# Errors of one row: other rows go on. Any other error of the database is an outage.
+# Errors of a single row, after which other rows go on. Other errors of the database are an outage.
 _ROW_ERRORS: Final = (ConfigError, ValueError, TypeError, OverflowError, DataError, IntegrityError)
 
-# Seconds since 1970 by the clock of the database. For another database the clock of this machine
-# counts alone.
+# Questions for the seconds since 1970 by the clock of the database. For other databases only the
+# clock of this machine counts.
 _CLOCKS: Final = {
     "postgresql": "SELECT EXTRACT(EPOCH FROM clock_timestamp())",
     "mysql": "SELECT UNIX_TIMESTAMP(NOW(6))",
@@ -42,9 +43,9 @@ def cron_of(row: Any) -> Cron:
 
 
 class PeriodicMessages:
-    """The periodic messages of one database, as a relay works them out. Used by one thread.
+    """The periodic messages of one database, for a relay. Used by one thread.
 
-    A message that cannot be worked out is an ERROR at growing intervals. The others go on.
+    If a due time cannot be computed, an ERROR is logged at growing intervals. Other messages go on.
     """
 
     def __init__(self, database: str) -> None:
@@ -53,10 +54,10 @@ class PeriodicMessages:
         self._bad = BadRows(database, _ROW_ERRORS)
 
     def add_due(self, now: datetime) -> int:
-        """Write all due times into the outbox, and return the number of rows.
+        """Write a row into the outbox for each due time. Return the number of rows.
 
-        The relay that moves ``next_at`` on writes the rows of that time in the same transaction:
-        several relays, on any database, write each due time once.
+        A relay moves ``next_at`` on and writes the rows in one transaction. Several relays, on any
+        database, therefore write each due time once.
         """
         added = 0
         for pk, name in self._rows.filter(next_at__lte=now).values_list("pk", "name"):
@@ -83,11 +84,11 @@ class PeriodicMessages:
         return bool(same.update(**times))
 
     def move_back(self, now: datetime) -> None:
-        """Set each ``next_at`` that lies later than the cron text's next time from now.
+        """Move back each ``next_at`` that is later than the next time of its cron text.
 
-        A clock that was ahead, or a person, has put it there. The later one of two clocks counts,
-        of this machine and of the database: a relay whose clock is behind must not undo the work
-        of the others.
+        A clock that was ahead, or a person, has set such a time. The later of two clocks counts, of
+        this machine and of the database, because a relay whose clock is behind must not undo the
+        work of other relays.
         """
         now = max(now, self._database_now() or now)
         for pk, name in self._rows.filter(next_at__gt=now).values_list("pk", "name"):
@@ -107,11 +108,11 @@ class PeriodicMessages:
                     )
 
     def broken(self) -> list[str]:
-        """Return a sentence for each message that could not be worked out when it was due."""
+        """Return a sentence for each message whose due time could not be computed."""
         return self._bad.sentences()
 
     def problems(self, now: datetime) -> list[str]:
-        """A sentence for each message that does not come as its cron text says."""
+        """Return a sentence for each message whose next time does not follow its cron text."""
         found = []
         for pk, name in self._rows.values_list("pk", "name"):
             try:

@@ -1,4 +1,4 @@
-"""Django's side of the relay: the rows of the outbox in one database.
+"""The outbox in Django's database, as the relay uses it.
 
 Knows the tables and the Writers of the settings; knows no command and no signal.
 """
@@ -37,12 +37,14 @@ class OutboxStore:
 
     def __init__(self, database: str) -> None:
         self.name = database
+        # True if the database can lock rows and skip rows that another relay has locked.
         self._locks = bool(connections[database].features.has_select_for_update_skip_locked)
-        # MariaDB may read the whole table to find several ids, and so wait for rows of another
-        # relay that waits for rows of this one: a deadlock, after both have published.
+        # True if rows are changed one by one. MariaDB may read the whole table to find several ids,
+        # and so wait for rows of another relay that waits for rows of this one. That deadlock would
+        # come after both have published.
         self._one_by_one = connections[database].vendor == "mysql"
         self._periodic = PeriodicMessages(database)
-        # True while the last batch was full, and while it was the turn of messages with a time.
+        # ``_backlog``: the last batch was full. ``_timed``: it had only messages with a time.
         self._backlog = self._timed = False
 
     def add_due(self, now: datetime) -> int:
@@ -50,11 +52,11 @@ class OutboxStore:
 
     def heal(self, now: datetime) -> None:
         self._periodic.move_back(now)
-        # Earlier versions wrote the time of the web server into messages without a time.
+        # Earlier versions wrote the web server's time into ``retry_at`` of messages without a time.
         wrong = OutboxMessage.objects.using(self.name).filter(
             deliver_at=None, failed_at=None, attempts=0, retry_at__gt=now
         )
-        # SQLite locks the database for an UPDATE of no row, too, and publishing needs no lock.
+        # SQLite locks the database even for an UPDATE of no row, so look first.
         if wrong.exists():
             wrong.update(retry_at=AT_ONCE)
 
@@ -62,22 +64,24 @@ class OutboxStore:
     def batch(self, limit: int, now: datetime, without: Collection[str]) -> Iterator[Sequence[Row]]:
         rows = (
             OutboxMessage.objects.using(self.name)
-            # Only rows of former versions have a deliver_at after their retry_at.
+            # A ``deliver_at`` after the ``retry_at`` occurs in rows of older versions only.
             .filter(Q(deliver_at=None) | Q(deliver_at__lte=now), failed_at=None, retry_at__lte=now)
             .exclude(alias__in=without)
             .order_by("retry_at", "pk")
         )
         if not self._locks:
-            # The table is not locked while the relay waits for nsqd.
+            # Without row locks the rows are read outside of a transaction: otherwise the whole
+            # table would be locked while the relay waits for nsqd.
             yield self._take(rows, limit)
             return
         with transaction.atomic(using=self.name):
             yield self._take(rows.select_for_update(skip_locked=True), limit)
 
     def _take(self, due: Any, limit: int) -> Sequence[Row]:
-        """The first rows. In a backlog, messages with a time and all messages take turns.
+        """Return the first due rows.
 
-        Messages without a time come first in the order of the table.
+        Messages without a time sort first. In a backlog every second batch therefore has only
+        messages with a time.
         """
         self._timed = self._backlog and not self._timed
         rows = self._read(due.filter(retry_at__gt=AT_ONCE)[:limit]) if self._timed else []
@@ -120,7 +124,7 @@ class OutboxStore:
             these.update(**changes)
 
     def _these(self, rows: Sequence[Row]) -> Iterator[Any]:
-        """Yield the rows as few querysets."""
+        """Yield the rows as querysets, as few as the database allows."""
         known = OutboxMessage.objects.using(self.name)
         if self._one_by_one:
             yield from (known.filter(pk=row.id) for row in rows)

@@ -1,4 +1,4 @@
-"""Into the outbox, and how much is in it. Knows the table, no nsqd."""
+"""Functions that write messages into the outbox and count them. Knows the table, no nsqd."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ def publish(
 ) -> None:
     """Have the message published once the transaction around this call has committed.
 
-    Writes a row and talks to no nsqd; ``manage.py nsq_relay`` does. A rollback takes the row away.
-    The message may be published twice, when a relay dies at the wrong moment, with the same key. A
-    message that nsqd refuses for good stays in the table as failed. Middlewares run here.
+    The call writes a row, and ``manage.py nsq_relay`` publishes it. A rollback takes the row away.
+    If a relay dies between nsqd's answer and its own commit, the message is published twice, with
+    the same key. A message that nsqd refuses for good stays in the table as failed. Middlewares run
+    in this call.
 
     Args:
         topic: The topic; nsqd creates it.
         body: bytes, or a str, which is sent as UTF-8; not empty.
-        alias: The entry of ``GNSQSYNC`` whose nsqds get it.
-        defer: Seconds from now until it is published; None: at once.
-        headers: For ``message.headers``; needs ``"headers": True`` in ``OPTIONS``.
-        using: The alias of a database; None: as the router says.
+        alias: The entry of ``GNSQSYNC`` whose nsqds get it. Default: "default".
+        defer: Seconds from now until the message is published. Default: at once.
+        headers: For ``message.headers``; needs ``"headers": True`` in ``OPTIONS``. Default: none.
+        using: The alias of a database. Default: as the router says.
 
     Raises:
-        ConfigError: Topic, body, time or a header is not allowed, or ``using`` is missing: a
-            transaction is open, but on another database than the row would be written to.
+        ConfigError: Topic, body, time or a header is not allowed. Or ``using`` is missing although
+            a transaction is open on another database than that of the row.
     """
     due = None if defer is None else later(defer, "defer")
     if defer == 0:
@@ -60,14 +61,14 @@ def publish_many(
     headers: Mapping[str, str] | None = None,
     using: str | None = None,
 ) -> None:
-    """As ``publish()``, for several messages with few statements.
+    """Write several messages with few statements, each as ``publish()`` does.
 
     Args:
         topic: The topic; nsqd creates it.
-        bodies: The messages, as of ``publish()``.
-        alias: The entry of ``GNSQSYNC`` whose nsqds get them.
-        headers: As of ``publish()``, for each of them; without a ``key``.
-        using: The alias of a database; None: as the router says.
+        bodies: The messages, as for ``publish()``.
+        alias: The entry of ``GNSQSYNC`` whose nsqds get them. Default: "default".
+        headers: Headers of each message, as for ``publish()``, without a ``key``. Default: none.
+        using: The alias of a database. Default: as the router says.
 
     Raises:
         ConfigError: Topic, a body or a header is not allowed, or ``using`` is missing.
@@ -87,11 +88,11 @@ def insert(
     key: str | None = None,
     using: str | None = None,
 ) -> str | None:
-    """Write the rows, within the middlewares of the Writer; the key of the last one.
+    """Write the rows, within the middlewares of the Writer. Return the key of the last one.
 
-    ``due``: with a zone. ``key``: of a single message, where the Writer may have no headers.
+    ``due``: a time with a zone. ``key``: the key of a single message, with or without headers.
     """
-    # Models can be imported when all apps are loaded, so not above.
+    # Models can be imported only after all apps are loaded, so not at the top.
     from gnsqsync.django.outbox.models import OutboxMessage
 
     if not bodies:
@@ -117,10 +118,10 @@ def insert(
 
 
 def lag(using: str | None = None) -> Lag:
-    """How much waits in the outbox of a database at this moment.
+    """Return counts of the messages in the outbox of a database.
 
     Args:
-        using: The alias of a database; None: as the router says.
+        using: The alias of a database. Default: as the router says.
     """
     from gnsqsync.django.outbox.models import OutboxMessage
     from gnsqsync.django.outbox.periodic import PeriodicMessages

@@ -1,4 +1,4 @@
-"""A backend for Django's tasks: they wait in nsqd, or in the outbox, for ``manage.py nsq_tasks``.
+"""A backend for Django's tasks. Tasks wait in nsqd or in the outbox for ``manage.py nsq_tasks``.
 
 Put ``"gnsqsync.django.tasks"`` into INSTALLED_APPS and migrate. Needs Django 6.
 """

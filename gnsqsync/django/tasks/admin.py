@@ -13,12 +13,12 @@ __all__ = ["StoredResultAdmin"]
 if TYPE_CHECKING:
     _Admin = admin.ModelAdmin[StoredResult]
 else:
-    # At run time Django's has no type arguments.
+    # At run time Django's class has no type arguments.
     _Admin = admin.ModelAdmin
 
 
 class StoredResultAdmin(_Admin):
-    """Nothing is made or changed."""
+    """The list of results, to look at or to delete; not to make or to change."""
 
     list_display: tuple[str, ...] = (
         "id",

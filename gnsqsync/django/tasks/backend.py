@@ -36,9 +36,9 @@ APP = "gnsqsync.django.tasks"
 INBOX = "gnsqsync.django.inbox"
 OUTBOX = "gnsqsync.django.outbox"
 
-# Options of the Readers. A task that raises has failed, unless OPTIONS say otherwise, and the
-# others go on. With the pauses of a Reader 1,000 deliveries take ten days: an outage of the
-# database that is longer, or a task that nobody knows, ends then.
+# Default options of the Readers. A task that raises has failed, unless OPTIONS say otherwise, and
+# other tasks go on. With the pauses of a Reader 1,000 deliveries take ten days. A task ends then if
+# the database is away for longer, or if no worker knows the task.
 READER: dict[str, Any] = {
     "max_attempts": 1,
     "max_deliveries": 1000,
@@ -50,13 +50,13 @@ log: logging.Logger = logging.getLogger("gnsqsync.django")
 
 
 class NsqBackend(BaseTaskBackend):
-    """``"BACKEND": "gnsqsync.django.tasks.NsqBackend"`` in TASKS.
+    """The backend ``"BACKEND": "gnsqsync.django.tasks.NsqBackend"`` in TASKS.
 
-    ``enqueue()`` returns when nsqd has the task, or when it is a row of the outbox; ``manage.py
-    nsq_tasks`` calls it. A task is called at least once.
+    ``enqueue()`` returns when nsqd has the task, or when the task is a row of the outbox.
+    ``manage.py nsq_tasks`` calls each task at least once.
 
     Raises:
-        InvalidTaskBackend: Something in the entry of TASKS is not allowed.
+        InvalidTaskBackend: A value in the entry of TASKS is not allowed.
     """
 
     supports_async_task: bool = True
@@ -79,7 +79,7 @@ class NsqBackend(BaseTaskBackend):
         if not all(isinstance(module, str) for module in self.modules):
             self._is_wrong(f"has 'modules': {self.modules!r}; it must be a list of module names")
         own = self._option("reader", {}, dict)
-        # The limit of an entry of GNSQSYNC is kept, too: the handler looks for it.
+        # ``max_deliveries`` stays out, because the handler takes it from an entry of GNSQSYNC, too.
         few = {name: value for name, value in READER.items() if name != "max_deliveries"}
         self.reader: Mapping[str, Any] = {**few, **own}
         self.results: ResultTable | None = ResultTable(alias) if self.supports_get_result else None
@@ -87,7 +87,7 @@ class NsqBackend(BaseTaskBackend):
             for queue in {*self.queues, *self._topics}:
                 check_topic(self.topic(queue))
             check_channel(self.channel)
-            # It checks, and starts nothing.
+            # The constructor checks the options. It starts nothing.
             options = as_if_complete(self.reader)
             Reader("topic", "channel", print, nsqd_tcp_addresses="127.0.0.1:4150", **options)
         except (ConfigError, TypeError) as error:
@@ -106,31 +106,31 @@ class NsqBackend(BaseTaskBackend):
 
     @property
     def supports_defer(self) -> bool:  # type: ignore[override]
-        """``run_after`` is a matter of the outbox."""
-        # Tasks may be made before all apps are loaded.
+        """True if ``run_after`` is possible, which needs the outbox."""
+        # Tasks may be made before all apps are loaded, so then the answer is True.
         return not apps.apps_ready or apps.is_installed(OUTBOX)
 
     @property
     def once_database(self) -> str | None:
-        """The alias of the database of ``once``; None without it."""
+        """Alias of the database of ``once``; None without ``once``."""
         return "default" if self.once is True else self.once or None
 
     def name(self, queue: str) -> str:
-        """Name of a queue in log lines, and its topic unless OPTIONS name one."""
+        """Return the name of a queue in log lines, which is also the default of its topic."""
         return ".".join(("tasks", queue) if self.alias == DEFAULT else ("tasks", self.alias, queue))
 
     def topic(self, queue: str) -> str:
-        """Where the tasks of a queue go."""
+        """Return the topic of a queue's tasks."""
         found: str = self._topics.get(queue) or self.name(queue)
         return found
 
     @property
     def known_queues(self) -> list[str]:
-        """The queues that the settings name; with QUEUES [] tasks may name others."""
+        """Queues that the settings name. If QUEUES is [], tasks may name others."""
         return sorted({*self.queues, *self._topics})
 
     def queues_of(self, topic: str) -> list[str]:
-        """Those whose tasks go there."""
+        """Return the queues whose tasks go to a topic."""
         queues = self.queues or {*self._topics, topic.removeprefix(self.name(""))}
         return [queue for queue in sorted(queues) if self.topic(queue) == topic]
 
@@ -158,17 +158,17 @@ class NsqBackend(BaseTaskBackend):
             raise InvalidTask(str(error)) from error
 
     def enqueue(self, task: Task[Any, Any], args: Any, kwargs: Any) -> TaskResult[Any, Any]:
-        """Publish the task, or write it to the outbox, where it has a ``run_after``, too.
+        """Publish the task, or write it to the outbox, as OPTIONS or a ``run_after`` demand.
 
-        The result is stored first, so nothing is published that the database refuses. If this
+        The result is stored first, so a task that the database refuses is not published. If this
         raises, the result is deleted again, unless a worker has begun the task.
 
         Raises:
-            InvalidTask: The backend cannot have it.
+            InvalidTask: The backend cannot run the task.
             TypeError: An argument is of a type that JSON does not have.
             ValueError: An argument has a part that JSON or a database cannot hold, such as NaN, a
                 NUL character, half of a surrogate pair or 100 nested lists.
-            PublishError: nsqd has not confirmed it.
+            PublishError: nsqd has not confirmed the message.
         """
         self.validate_task(task)
         if self.results is not None:
@@ -189,14 +189,14 @@ class NsqBackend(BaseTaskBackend):
         )
         is_eager = get_alias(self.entry).backend == "eager"
         if is_eager:
-            # It is called within the publish.
+            # In eager mode the publish calls the task, so the signal comes before it.
             task_enqueued.send_robust(type(self), task_result=result)
         self._store_and_send(result)
         if is_eager:
             if self.results is not None:
                 result.refresh()
         else:
-            # The task runs, whatever a receiver raises.
+            # The task runs even if a receiver raises, so the signal is robust.
             task_enqueued.send_robust(type(self), task_result=result)
         return result
 
@@ -209,14 +209,15 @@ class NsqBackend(BaseTaskBackend):
         if self.results is None:
             self._send(result.id, topic, body, due, in_outbox)
             return
-        # A worker must see the row of a task that it gets, so a publish has no transaction here.
+        # A worker must see the row of its task, so the row is committed before a publish. Row and
+        # outbox can be one transaction if they are in one database.
         is_one = in_outbox and self.results.database == _outbox_database()
         with transaction.atomic(using=self.results.database) if is_one else nullcontext():
             try:
                 self.results.add(result)
                 self._send(result.id, topic, body, due, in_outbox)
             except BaseException:
-                # Whatever it was, enqueue() raises, so nobody waits for this result.
+                # enqueue() raises, so nobody waits for this result.
                 if not is_one:
                     self._take_back(result.id)
                 raise
@@ -226,7 +227,7 @@ class NsqBackend(BaseTaskBackend):
         try:
             self.results.take_back(id)
         except DatabaseProblem as error:
-            # The caller gets the reason of the publish.
+            # The caller gets the error of the publish.
             log.warning(
                 "the result of task %s, which was not published, cannot be deleted: %r", id, error
             )
@@ -248,10 +249,10 @@ class NsqBackend(BaseTaskBackend):
             )
 
     def get_result(self, result_id: str) -> TaskResult[Any, Any]:
-        """Return what is known of a task, from the database that is written.
+        """Return the result of a task, read from the database that is written.
 
         Raises:
-            TaskResultDoesNotExist: Nothing is known.
+            TaskResultDoesNotExist: There is no result of that id.
             NotImplementedError: ``"results"`` is False.
             ImportError: This process does not know the task.
         """
@@ -266,7 +267,7 @@ class NsqBackend(BaseTaskBackend):
         return found
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
-        """Report what can only be seen when all apps are loaded: gnsqsync.E006."""
+        """Report problems that show only when all apps are loaded: gnsqsync.E006."""
         needs = {APP: "a task backend"}
         if self.uses_outbox:
             needs[OUTBOX] = "'outbox': True"
@@ -304,7 +305,7 @@ def _meant(name: object, known: set[str]) -> str:
 
 
 def _due(run_after: datetime | None) -> datetime | None:
-    """With its zone; None for what is due."""
+    """Return a future ``run_after`` with its zone; None if the task is due."""
     if run_after is None:
         return None
     due = run_after if timezone.is_aware(run_after) else timezone.make_aware(run_after)

@@ -1,4 +1,4 @@
-"""Ends of tasks that no call brings about: given up, expired, discarded, cancelled.
+"""Ends of tasks without a call: given up, expired, discarded, cancelled.
 
 Knows the table of results; knows no Reader.
 """
@@ -29,19 +29,20 @@ __all__ = ["Ends", "end_all", "task_error", "was_moved"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.django")
 
-# Bytes of a body that the log shows of a message that no dead letter keeps.
+# Number of bytes of a body in the log, for a message that no dead letter keeps.
 _SHOWN = 500
 
 
 def task_error(error: BaseException) -> TaskError:
-    """Return the error as a result has it: texts that every database stores."""
+    """Return the error in the form of a result, with texts that every database stores."""
     return TaskError(exception_class_path=class_of(error), traceback=traceback_of(error))
 
 
 class Ends(Observer):
-    """Gives the results of one queue their end, where the Reader ends messages by itself.
+    """The observer that ends the results of a queue when the Reader itself ends their messages.
 
-    ``on_giving_up`` and ``on_expired``: what the options of the Reader say.
+    ``on_giving_up`` and ``on_expired``: the project's options of the Reader. ``keeps``: True if a
+    given up message becomes a dead letter.
     """
 
     def __init__(
@@ -55,9 +56,9 @@ class Ends(Observer):
         self._keeps = keeps
 
     def give_up(self, message: Message, error: BaseException | None) -> None:
-        """End the result, then call the function that the project's options name.
+        """End the result, then call the project's ``on_giving_up``.
 
-        The Reader's ``on_giving_up``, before the FIN: an exception here requeues the message.
+        The Reader calls this before the FIN. An exception here requeues the message.
         """
         reason = error or TaskGivenUp(
             f"its message was delivered {message.attempts} times (max_deliveries)"
@@ -67,9 +68,9 @@ class Ends(Observer):
             self._on_giving_up(message, error)
 
     def expire(self, message: Message) -> None:
-        """Do what the options say, then end the result; the Reader's ``on_expired``."""
+        """Call the project's ``on_expired``, then end the result. The Reader calls this."""
         if callable(self._on_expired):
-            # The project's function may raise Reject, or handle the message in its way.
+            # The project's function may raise Reject, or handle the message itself.
             self._on_expired(message)
         reason = "it is older than max_age"
         self._end(message, TaskGivenUp(reason), is_given_up=False)
@@ -77,7 +78,7 @@ class Ends(Observer):
             raise Discard(reason)
 
     def discarded(self, message: Message, error: BaseException) -> None:
-        """End the result after the FIN: a middleware may discard a message that no handler saw."""
+        """End the result of a message that a middleware has discarded before a call. After FIN."""
         self._end(message, error, is_given_up=False)
 
     def _end(self, message: Message, reason: BaseException, *, is_given_up: bool) -> None:
@@ -114,8 +115,8 @@ class Ends(Observer):
 def end(id: str, reason: BaseException, request: Request | None = None) -> bool:
     """Give an unfinished task the status FAILED. Return False if it has ended before.
 
-    ``request``: to insert a row from where there is none. Sends ``task_finished`` where this
-    process knows the task.
+    ``request``: source of a new row if there is none. Sends ``task_finished`` if this process knows
+    the task.
     """
     rows = result_rows()
     row = rows.filter(pk=id).first()
@@ -148,13 +149,13 @@ def _tell(alias: str, id: str) -> None:
         task_finished.send_robust(type(backend), task_result=result)
 
 
-# -- tasks that were to be called later ------------------------------------------------------------
+# -- tasks with a time -----------------------------------------------------------------------------
 
 
 def was_moved(id: str, due: datetime | None) -> None:
-    """Note in the caller's transaction that a task was moved; ``due`` None: cancelled.
+    """Note in the caller's transaction that a task was moved. ``due`` None: it was cancelled.
 
-    A key that is no id of a waiting task belongs to another message.
+    A key that is no id of a waiting task belongs to another message, and nothing happens.
     """
     if not apps.is_installed("gnsqsync.django.tasks"):
         return

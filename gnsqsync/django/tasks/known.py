@@ -1,4 +1,4 @@
-"""The tasks that this process knows: a message names one of them, and never imports a module.
+"""The tasks that this process knows. A message can name only these, and never imports a module.
 
 Knows modules and Django's tasks; knows no message and no table.
 """
@@ -95,12 +95,12 @@ def _find(path: str) -> Task[Any, Any] | None:
 
 
 def _tasks(module: object) -> dict[str, Task[Any, Any]]:
-    """Return the tasks of a module by their names there. Run no code of the module."""
-    # cffi puts objects into sys.modules that only say that they are modules.
+    """Return the tasks of a module by their names there, without running code of the module."""
+    # cffi puts objects into sys.modules that only pretend to be modules.
     if not issubclass(type(module), ModuleType):
         return {}
-    # A module may have a __getattr__, or a class of its own, that imports others. A lazy object
-    # works out its value when it is asked for its __class__, so isinstance() is not asked.
+    # A __getattr__ or a class of the module may import other modules, so ModuleType is asked. A
+    # lazy object computes its value when asked for __class__, so type() is used, not isinstance().
     names: dict[str, Any] = ModuleType.__getattribute__(module, "__dict__")
     return {name: value for name, value in list(names.items()) if issubclass(type(value), Task)}
 

@@ -13,11 +13,11 @@ __all__ = ["StoredResult"]
 
 
 class StoredResult(models.Model):
-    """What is known of a task: as django.tasks.TaskResult."""
+    """The result of a task, with the fields of django.tasks.TaskResult."""
 
     id: models.CharField[str, str] = KeyField(max_length=64, primary_key=True)
     backend: models.CharField[str, str] = KeyField(max_length=100)
-    # The path of its function.
+    # Path of the task's function.
     task: models.TextField[str, str] = models.TextField()
     queue_name: models.CharField[str, str] = models.CharField(max_length=100)
     run_after: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
@@ -37,7 +37,7 @@ class StoredResult(models.Model):
         null=True, db_index=True
     )
     return_value: models.JSONField[Any, Any] = models.JSONField(null=True)
-    # Of each: the path of the exception's class, and the traceback.
+    # A list of errors, each with the path of the exception's class and the traceback.
     errors: models.JSONField[Any, Any] = models.JSONField(default=list)
     worker_ids: models.JSONField[Any, Any] = models.JSONField(default=list)
 

@@ -1,4 +1,4 @@
-"""Deletes results that are old, and gives an end to those that nothing else will end.
+"""The deletion of old results, and the end of results that nothing else will end.
 
 Knows the tables of results and of the outbox; knows no nsqd.
 """
@@ -23,8 +23,8 @@ from gnsqsync.options import check_int
 
 __all__ = ["UNFINISHED", "Pruned", "prune", "prune_all"]
 
-# Silence after which an unfinished task counts as lost. Its message may be gone: its channel was
-# emptied, or a process died between the row and the publish.
+# Time without news after which an unfinished task counts as lost. Its message may be gone, because
+# its channel was emptied or a process died between the row and the publish.
 UNFINISHED = timedelta(days=30)
 # Upper bound of the time by which a relay's clock may be ahead, and its messages early.
 _MARGIN = timedelta(minutes=5)
@@ -32,27 +32,29 @@ _MARGIN = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """Counts of rows."""
+    """Numbers of rows."""
 
+    # Deleted results of tasks that had ended.
     finished: int = 0
-    # Nothing had happened for long.
+    # Deleted results of tasks that had not ended and had no news for long.
     unfinished: int = 0
-    # Cancelled or refused messages; their tasks have FAILED now.
+    # Tasks that have FAILED now, because their message was cancelled or refused.
     ended: int = 0
 
 
 def prune(older_than: timedelta, *, batch: int = 1000, unfinished: timedelta = UNFINISHED) -> int:
-    """Delete the results of tasks that ended before, in transactions of their own.
+    """Delete the results of tasks that ended long ago, in several transactions.
 
-    Tasks that wait for a message which is not there have FAILED from now on: their row of the
-    outbox was deleted before it was due, or has failed for good.
+    A waiting task gets the status FAILED if its row of the outbox was deleted before it was due, or
+    has failed for good.
 
     Args:
-        older_than: Since their end.
-        batch: Rows of one transaction, 1 or more.
-        unfinished: Tasks that have not ended are deleted if they were enqueued, due and last begun
-            this long ago, and no row of the outbox waits for its time; but not before
-            ``older_than``. A worker that gets such a task after all inserts its row again.
+        older_than: Time since the end of the tasks.
+        batch: Rows of one transaction, 1 or more. Default: 1000.
+        unfinished: Time after which unfinished tasks are deleted, at least ``older_than``. It
+            counts from the last of enqueueing, due time and last call. A task with a row in the
+            outbox stays. If a worker still gets a deleted task, it inserts the row again. Default:
+            30 days.
 
     Returns:
         The number of deleted results.
@@ -85,13 +87,13 @@ def prune_all(older_than: timedelta, *, batch: int, unfinished: timedelta) -> Pr
     deleted = 0
     for ids in _batches(result_rows().filter(quiet), batch):
         gone = set(ids) - _in_outbox(ids)
-        # Once more with the condition: a worker may have begun it at this moment.
+        # The condition is repeated, because a worker may have begun a task since the first look.
         deleted += result_rows().filter(quiet, pk__in=gone).delete()[0]
     return Pruned(finished, deleted, ended)
 
 
 def _batches(rows: Any, size: int) -> Iterator[list[str]]:
-    """The keys of the rows, in order; each key once, also if its row stays."""
+    """Yield the keys of the rows in order, each once, even if the rows are not deleted."""
     last = ""
     while ids := list(rows.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:size]):
         yield ids
@@ -99,7 +101,7 @@ def _batches(rows: Any, size: int) -> Iterator[list[str]]:
 
 
 def _outbox() -> Any:
-    """The rows of the outbox in the database that is written; None without the app."""
+    """Return the rows of the outbox in the database that is written; None without the app."""
     if not apps.is_installed("gnsqsync.django.outbox"):
         return None
     from gnsqsync.django.outbox.models import OutboxMessage

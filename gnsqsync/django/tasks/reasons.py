@@ -1,4 +1,4 @@
-"""Exceptions of tasks that are not the task's own: what a result's ``errors`` name.
+"""Exceptions in a result's ``errors`` that the task itself did not raise.
 
 Knows nothing.
 """
@@ -9,11 +9,11 @@ __all__ = ["CallLost", "TaskCancelled", "TaskGivenUp", "UnknownTask"]
 
 
 class TaskGivenUp(Exception):
-    """Nobody calls the task any more: it expired, was cancelled, or could not be called."""
+    """The task will not be called again: it expired, was cancelled, or could not be called."""
 
 
 class TaskCancelled(TaskGivenUp):
-    """``schedule.cancel()`` took the task back. A message of it that comes after all is ignored."""
+    """``schedule.cancel()`` took the task back. If its message still comes, it is ignored."""
 
 
 class CallLost(Exception):

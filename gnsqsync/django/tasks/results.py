@@ -1,4 +1,4 @@
-"""Results of tasks: in messages, and as rows. Knows the table; knows no nsqd."""
+"""Tasks in messages, and results of tasks as rows. Knows the table; knows no nsqd."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ __all__ = [
     "set_fields",
 ]
 
-# Years of a time that any database stores and any zone can show.
+# First and last year of times that every database stores and every zone can show.
 _FIRST_YEAR, _LAST_YEAR = 1970, 9998
 
 
 class StaleResult(Exception):
-    """The row says that the task has ended, by another worker. Nothing was written."""
+    """Another worker has ended the task, as its row says. Nothing was written."""
 
 
 def is_outage(error: BaseException) -> bool:
-    """Return True if the database was away or busy; False if it refused what it was given."""
+    """Return True if the database was away or busy; False if it refused a value."""
     return isinstance(error, (OperationalError, InterfaceError))
 
 
 def set_fields(result: TaskResult[Any, Any], **values: Any) -> None:
-    """Change a TaskResult in place, which is frozen for those who have one."""
+    """Change a TaskResult in place, although the class is frozen."""
     for name, value in values.items():
         object.__setattr__(result, name, value)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A message's content: a task that is to be called."""
+    """The content of a message: a task to call."""
 
     id: str
     task: str
@@ -87,9 +87,10 @@ class Request:
 
     @classmethod
     def decode(cls, body: bytes) -> Request:
-        """Reject for a body that is no request, or that the table of results could not store.
+        """Return the request in a body.
 
-        No attempt would make it one.
+        Raises Reject if the body is no request, or if the table of results cannot store it. Another
+        attempt would not help.
         """
         try:
             found: Any = json.loads(body)
@@ -101,7 +102,7 @@ class Request:
         return request
 
     def result(self, task: Task[Any, Any], attempts: int) -> TaskResult[Any, Any]:
-        """Return the result of a task that unknown workers have begun ``attempts`` times."""
+        """Return a new result, for a task that unknown workers have begun ``attempts`` times."""
         return TaskResult(
             task=task,
             id=self.id,
@@ -149,7 +150,7 @@ def _names() -> list[str]:
 
 
 def as_stored(when: datetime, name: str) -> datetime:
-    """Return the time as this project keeps times: with a zone, or without if USE_TZ is False.
+    """Return the time in the form of this project: with a zone, or without if USE_TZ is False.
 
     Raises:
         ValueError: Not every database can store the time.
@@ -167,11 +168,11 @@ def as_stored(when: datetime, name: str) -> datetime:
 
 
 def result_rows() -> Any:
-    """The rows of all backends, in the database that is written.
+    """Return the rows of all backends, in the database that is written.
 
-    Each question of this package decides something, and a replica may answer with an old row.
+    Every answer decides something here, and a replica may answer with an old row.
     """
-    # Models can be imported when all apps are loaded, so not above.
+    # Models can be imported only after all apps are loaded, so not at the top.
     from gnsqsync.django.tasks.models import StoredResult
 
     return StoredResult.objects.using(router.db_for_write(StoredResult))
@@ -188,12 +189,12 @@ class ResultTable:
 
     @property
     def database(self) -> str:
-        """The alias of the database that has the rows."""
+        """Alias of the database that has the rows."""
         name: str = result_rows().db
         return name
 
     def add(self, result: TaskResult[Any, Any]) -> None:
-        """Insert the row, unless it is there: its worker may have been first."""
+        """Insert the row, unless it exists: a worker may have inserted it already."""
         request = Request.of(result)
         row = {field: getattr(request, field) for field in Request.__slots__}
         rows = result_rows()
@@ -204,10 +205,10 @@ class ResultTable:
         self._row(id).filter(status=TaskResultStatus.READY, started_at=None).delete()
 
     def find(self, id: str, task: Task[Any, Any] | None, modules: Any) -> Any:
-        """Return the TaskResult, or None. ``task``: None for the one that the row names.
+        """Return the TaskResult of an id, or None. ``task``: its task; None: as the row names it.
 
         Raises:
-            UnknownTask: This process does not know it.
+            UnknownTask: This process does not know the task.
         """
         row = self._row(id).first()
         if row is None:
@@ -217,13 +218,13 @@ class ResultTable:
         return _result(row, task)
 
     def write(self, result: TaskResult[Any, Any]) -> None:
-        """Store what has changed since the task began; once more on a new connection if it fails.
+        """Store a changed result. If the connection fails, try once more on a new one.
 
-        A call may take longer than a connection without a question lives. A row that was deleted
-        meanwhile is inserted again.
+        A connection may die while a long call does not use it. A row that was deleted meanwhile is
+        inserted again.
 
         Raises:
-            StaleResult: The task has ended, by another worker. Only a success replaces a failure.
+            StaleResult: Another worker has ended the task. Only a success replaces a failure.
         """
         try:
             self._write(result)
@@ -247,7 +248,7 @@ class ResultTable:
         self.add(result)
 
     def reopen(self, result: TaskResult[Any, Any]) -> None:
-        """Let a task that has failed be called anew."""
+        """Reset a failed task, so that it is called again."""
         set_fields(result, status=TaskResultStatus.READY, finished_at=None)
         result.worker_ids.clear()
         self._row(result.id).filter(status=TaskResultStatus.FAILED).update(**_values(result))
@@ -266,7 +267,7 @@ def _values(result: TaskResult[Any, Any]) -> dict[str, Any]:
 
 
 def as_row(error: TaskError) -> dict[str, str]:
-    """An error as the rows have it."""
+    """Return an error in the form of the rows."""
     return {"exception": error.exception_class_path, "traceback": error.traceback}
 
 

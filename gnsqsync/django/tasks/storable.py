@@ -1,4 +1,4 @@
-"""Values that a message and every database can hold, and reasons why others are refused.
+"""Checks that a message and every database can hold a value.
 
 Knows JSON and the limits of databases; knows no task and no table.
 """
@@ -12,21 +12,22 @@ from django.utils.json import normalize_json
 
 __all__ = ["MAX_ID", "MAX_NAME", "MAX_PATH", "as_json", "check_text"]
 
-# Characters of the columns of a result.
+# Largest number of characters of a result's id.
 MAX_ID = 64
+# Largest number of characters of the name of a backend or a queue.
 MAX_NAME = 100
-# Characters of a task's path. The column has no limit; no module and function need more.
+# Largest number of characters of a task's path. The column has no limit of its own.
 MAX_PATH = 500
-# Levels of lists and dicts. MySQL refuses JSON with more.
+# Largest number of nested lists and dicts. MySQL refuses JSON with more.
 MAX_DEPTH = 100
-# Bits of an integer. Python neither writes nor reads integers of more than 4,300 digits.
+# Largest number of bits of an integer. Python does not convert integers of more than 4,300 digits.
 MAX_BITS = 14_280
 
 
 def as_json(value: object, name: str) -> Any:
-    """Return the value as types of JSON.
+    """Return the value in types of JSON.
 
-    ``name`` says in an error which value is meant.
+    ``name``: name of the value in an error.
 
     Raises:
         TypeError: The value has a part of a type that JSON does not have.

@@ -1,4 +1,4 @@
-"""The handler of ``nsq_tasks``: calls the task of a message, and stores how the call ended.
+"""The handler of ``nsq_tasks``: calls the task of a message, and stores the end of the call.
 
 Knows backends, results and the database around a call; knows no command and no signal.
 """
@@ -47,28 +47,31 @@ __all__ = [
 
 log: logging.Logger = logging.getLogger("gnsqsync.django")
 
-# Calls of a task that may have no known end, where ``max_attempts`` is lower. A deployment may kill
-# a worker, and a task that kills its workers must not be called for ever.
+# Number of calls without a known end after which a task fails, if ``max_attempts`` is lower. A
+# deployment may kill a worker, but a task that kills its workers must not be called for ever.
 LOST_CALLS = 3
-# In ``worker_ids`` of rows of former versions: a delivery, which may have been no call.
+# Name of a worker in rows of older versions. It stands for a delivery, perhaps without a call.
 UNKNOWN = "unknown"
 
 
 @dataclass(eq=False)
 class _Call:
-    """A task that is called. ``error``: what makes the call a failure of the task."""
+    """A call of a task.
+
+    ``error``: the exception of the task itself. ``has_begun``: True once the task was called.
+    """
 
     result: TaskResult[Any, Any]
     error: BaseException | None = None
     has_begun: bool = False
 
 
-# Set where a task is called.
+# The current call, in the context of a message.
 _call: ContextVar[_Call] = ContextVar("gnsqsync_task_call")
 
 
 def call_task(message: Message) -> object:
-    """The task, for as long as ``time_limit`` of the Reader allows."""
+    """Call the task. ``time_limit`` of the Reader may interrupt it."""
     result = _call.get().result
     args = result.args
     if result.task.takes_context:
@@ -79,24 +82,26 @@ def call_task(message: Message) -> object:
 
 @dataclass(frozen=True)
 class TaskHandler(Handler):
-    """Handles the messages of one queue.
+    """The handler of one queue's messages.
 
-    Each message ends: it is finished when its task has ended, requeued for another try, or raised
-    as Reject. A result gets its end before its message does.
+    A message is finished when its task has ended, requeued for another try, or rejected. The result
+    of a task ends before its message does.
     """
 
     backend: NsqBackend = field(kw_only=True, repr=False)
     queue: str = field(kw_only=True)
-    # Tries of a task, 0: without end.
+    # Largest number of tries of a task; 0: no limit.
     max_attempts: int = field(default=1, kw_only=True)
+    # Function that returns the list of exceptions ("retry_on" and so on) to which an error belongs.
     meaning: Callable[[BaseException], str] = field(kw_only=True, repr=False)
-    # True if the Reader has a place for messages whose task has failed.
+    # True if the Reader has a hook or a topic for messages whose task has failed.
     rejects: bool = field(default=False, kw_only=True)
     dead_letter_topic: str | None = field(default=None, kw_only=True)
+    # True if a publish calls the task, without a Reader.
     is_eager: bool = field(default=False, kw_only=True)
 
     def handle(self, message: Message) -> None:
-        """Call the task, unless it is known to have ended, and store how the call ended."""
+        """Call the task, unless it has ended before, and store the end of the call."""
         request = Request.decode(message.body)
         if request.backend != self.backend.alias:
             raise Reject(f"the task is of the backend {request.backend!r}: name another topic")
@@ -117,7 +122,7 @@ class TaskHandler(Handler):
         try:
             self._run(request, message)
         except BaseException as error:
-            # A task may raise anything; all but the end of this worker is its failure.
+            # A task may raise anything. Every exception but the end of this worker is its failure.
             if ends_worker(error):
                 raise
             end = self._raised(request, call, error)
@@ -130,7 +135,7 @@ class TaskHandler(Handler):
 
     @property
     def gives_up_eagerly(self) -> Callable[[Message, Reject], None] | None:
-        """The hook and the dead letter of the Reader, where it would have one."""
+        """Function that calls the Reader's hook and writes its dead letter; None without both."""
         return self._give_up if self.rejects else None
 
     def _give_up(self, message: Message, error: Reject) -> None:
@@ -147,9 +152,9 @@ class TaskHandler(Handler):
     # -- before the call -------------------------------------------------------------------------
 
     def _begin(self, request: Request, message: Message) -> TaskResult[Any, Any] | None:
-        """Return the result of a task that is called now, stored as RUNNING; None if it has ended.
+        """Store the task as RUNNING and return its result; None if the task has ended.
 
-        Nothing that fails here counts as a try.
+        A failure here does not count as a try.
         """
         task = known.find(
             request.task,
@@ -159,7 +164,7 @@ class TaskHandler(Handler):
             request.run_after,
         )
         if iscoroutinefunction(task.func) and _is_patched():
-            # Django's guard of databases would take its event loop for that of all greenlets.
+            # Django's async guard would see the coroutine's event loop in all other greenlets, too.
             raise ConfigError(
                 f"the task {request.task} is a coroutine, which gevent cannot run beside others; it"
                 " waits in nsqd for a worker that runs without gevent"
@@ -170,11 +175,11 @@ class TaskHandler(Handler):
         else:
             result = table.find(request.id, task, ())
             if result is None:
-                # Enqueued by a transaction that is not over, or that was rolled back.
+                # The transaction that enqueued the task is not over, or was rolled back.
                 result = request.result(task, 0)
                 table.add(result)
                 result = table.find(request.id, task, ()) or result
-            # A database may have changed numbers: MySQL keeps 53 bits of long ones.
+            # The arguments come from the message, because MySQL keeps only 53 bits of long numbers.
             set_fields(result, args=request.args, kwargs=request.kwargs)
             if result.is_finished:
                 if not _is_wanted_again(result, message):
@@ -195,7 +200,7 @@ class TaskHandler(Handler):
         return result
 
     def _is_lost(self, result: TaskResult[Any, Any]) -> bool:
-        """Note that nobody knows how the last call ended. True if that was the last one allowed."""
+        """Note that the last call has no known end. Return True if it was the last one allowed."""
         worker = result.worker_ids[-1] if result.worker_ids else UNKNOWN
         lost = CallLost(f"the worker {worker} was killed in this call, or could not store its end")
         result.errors.append(task_error(lost))
@@ -220,9 +225,9 @@ class TaskHandler(Handler):
         return True
 
     def _later(self, request: Request, error: Exception, what: str) -> Exception:
-        """Log why the message comes again, and return the exception that says so to the Reader.
+        """Log why the message comes again, and return the exception for the Reader.
 
-        The lists of exceptions in the options of the Reader are about the task, not about this.
+        The exception is a Requeue, because the Reader's lists of exceptions are about the task.
         """
         if isinstance(error, (Reject, Requeue)) or self.is_eager:
             return error
@@ -253,7 +258,7 @@ class TaskHandler(Handler):
         try:
             value = as_json(self.function(message), "the return value")
         except BaseException as error:
-            # The task has failed, and not the database around it.
+            # The error is the task's, and not the database's around it.
             call.error = error
             raise
         set_fields(
@@ -267,14 +272,14 @@ class TaskHandler(Handler):
 
     @property
     def _is_shared(self) -> bool:
-        """True if the result is written in the transaction of ``once``; False: after its commit."""
+        """True if the result is written in the transaction of ``once``; False if after it."""
         table = self.backend.results
         return table is None or self.database in (None, table.database)
 
     # -- after the call --------------------------------------------------------------------------
 
     def _ended(self, call: _Call) -> None:
-        """The task has succeeded, or its marker says that it had."""
+        """Store and tell a success. Without a call, the marker says that the task had succeeded."""
         result = call.result
         if not call.has_begun or not self._is_shared:
             finished_at = result.finished_at or timezone.now()
@@ -284,57 +289,61 @@ class TaskHandler(Handler):
             except StaleResult:
                 return
             except Exception as error:
-                raise self._later(Request.of(result), error, "has a result to store") from error
+                raise self._later(
+                    Request.of(result), error, "has ended, but its result is not stored"
+                ) from error
         self._tell_end(result)
 
     def _raised(self, request: Request, call: _Call, error: BaseException) -> BaseException | None:
-        """Store how a call ended that raised. Return what the Reader is told; None: all is done."""
+        """Store the end of a call that raised. Return the exception for the Reader; None: FIN."""
         result = call.result
         try:
             if call.error is None and isinstance(error, Exception):
                 if not call.has_begun:
-                    # The marker could not be written. That is no try.
+                    # The marker could not be written, and the task was not called: no try.
                     self._again(result, is_try=False)
                     return self._later(request, error, "was not called")
                 if isinstance(error, StaleResult):
                     raise error
                 if is_outage(error):
-                    return self._later(request, error, "has a result that was not stored")
+                    return self._later(
+                        request, error, "has ended, but its result may not be stored"
+                    )
             return self._failed(result, error)
         except StaleResult:
             log.info("%s: task %s (%s) has ended before", self.name, request.id, request.task)
             return None
-        except Exception as wrong:  # noqa: BLE001 - whatever it is, the message comes again
-            return self._later(request, wrong, "has an end that was not stored")
+        except Exception as wrong:  # noqa: BLE001 - after any error the message comes again
+            return self._later(request, wrong, "has ended, but its end is not stored")
 
     def _failed(self, result: TaskResult[Any, Any], error: BaseException) -> BaseException | None:
-        """Store a failure of the task before anybody is told. Return as ``_raised`` does."""
+        """Store a failure of the task before anything is sent. Return as ``_raised`` does."""
         if isinstance(error, TimeLimitExceeded):
             # The task may have been interrupted in the middle of a query.
             forget_connections()
         if isinstance(error, Requeue):
-            # The task has asked for it.
+            # The task itself has asked for another call.
             self._again(result, is_try=False)
             return error
         result.errors.append(task_error(error))
         meaning = self.meaning(error)
         calls = sum(id != UNKNOWN for id in result.worker_ids)
         if self.backend.results is None:
-            # Nothing counts the calls; nsqd counts the deliveries.
+            # Without results nobody counts the calls, so nsqd's deliveries count.
             calls = len(result.worker_ids)
         if meaning == "retry_on" and not 0 < self.max_attempts <= calls:
             self._again(result, is_try=True)
-            # In eager mode no Reader is there that knows the lists of exceptions.
+            # In eager mode there is no Reader that knows the lists of exceptions.
             return Requeue() if self.is_eager else error
         set_fields(
             result,
             status=TaskResultStatus.FAILED,
             finished_at=timezone.now(),
-            # The database may have refused it.
+            # The database may have refused the return value.
             _return_value=None,
         )
         self._write_failure(result, error)
-        # Django's own log of it is shown nowhere where DEBUG is False, unless LOGGING says so.
+        # Django logs the failure, too, but shows that nowhere if DEBUG is False.
         log.error(
             "%s: task %s (%s) has failed",
             self.name,
@@ -361,7 +370,7 @@ class TaskHandler(Handler):
         except Exception as refusal:
             if is_outage(refusal):
                 raise
-            # Less text, and none of the task's.
+            # The database may have refused the task's text, so the second try has none of it.
             text = f"The database refused the traceback: {class_of(refusal)}"
             result.errors[:] = [TaskError(exception_class_path=class_of(error), traceback=text)]
             self._write(result)
@@ -371,15 +380,15 @@ class TaskHandler(Handler):
             self.backend.results.write(result)
 
     def _tell_end(self, result: TaskResult[Any, Any]) -> None:
-        # The end is stored: what a receiver raises must not bring the message again.
+        # The end is stored, so an error of a receiver must not requeue the message.
         task_finished.send_robust(type(self.backend), task_result=result)
 
 
 def _is_wanted_again(result: TaskResult[Any, Any], message: Message) -> bool:
-    """Return True for a task that has failed, and whose message was sent after that.
+    """Return True for a failed task whose message was sent after the failure.
 
-    Somebody has sent back a dead letter, or tries a message of the outbox again. The same holds for
-    a task that was given up without a call, unless it was cancelled.
+    Then somebody has sent back a dead letter, or tries a message of the outbox again. Also return
+    True for a task that was given up without a call, unless it was cancelled.
     """
     if result.status != TaskResultStatus.FAILED or result.finished_at is None:
         return False
@@ -397,7 +406,7 @@ def _is_patched() -> bool:
 
 
 def backends() -> Iterator[NsqBackend]:
-    """The entries of TASKS that are ours."""
+    """Yield the entries of TASKS that have this backend."""
     for alias in task_backends.settings:
         backend = task_backends[alias]
         if isinstance(backend, NsqBackend):
@@ -405,9 +414,9 @@ def backends() -> Iterator[NsqBackend]:
 
 
 def handler_of(backend: NsqBackend, queue: str, *, is_eager: bool = False) -> TaskHandler:
-    """Return the handler of the tasks of that queue.
+    """Return the handler of a queue's tasks.
 
-    In eager mode another try comes at once, and dead letters are captured.
+    In eager mode another try comes at once, and the MemoryWriter captures dead letters.
     """
     database = backend.once_database
     of_alias = get_alias(backend.entry).options
@@ -416,7 +425,7 @@ def handler_of(backend: NsqBackend, queue: str, *, is_eager: bool = False) -> Ta
     name = backend.name(queue)
     ends = Ends(name, backend, hook, given.get("on_expired"), letters is not None)
     observers = given.get("observer") or []
-    # The Reader itself counts no tries: when a task has failed is decided here.
+    # The Reader itself must count no tries, because this handler decides when a task has failed.
     options = {
         **backend.reader,
         "max_deliveries": given["max_deliveries"],
@@ -446,7 +455,7 @@ def handler_of(backend: NsqBackend, queue: str, *, is_eager: bool = False) -> Ta
 
 
 def handlers_of_topic(topic: str, *, is_eager: bool = False) -> list[TaskHandler]:
-    """The handlers of all queues whose tasks go there."""
+    """Return the handlers of all queues whose tasks go to a topic."""
     return [
         handler_of(backend, queue, is_eager=is_eager)
         for backend in backends()
@@ -455,5 +464,5 @@ def handlers_of_topic(topic: str, *, is_eager: bool = False) -> list[TaskHandler
 
 
 def eager_handlers_of_topic(topic: str) -> list[TaskHandler]:
-    """Return what ``handlers_of_topic`` returns, for the eager mode."""
+    """Return the handlers of a topic's queues for the eager mode."""
     return handlers_of_topic(topic, is_eager=True)

@@ -181,7 +181,7 @@ class _Task:
         }
         if not self._store.create(done_name(self._part), json.dumps(record).encode()):
             log.warning(
-                "part %d was published by somebody else at the same time, so it is there twice",
+                "part %d was published by another run at the same time, so its messages came twice",
                 self._part,
             )
         self.close()

@@ -1,7 +1,7 @@
 """Keys of the inbox that are compared by their bytes.
 
-Only MariaDB and MySQL get another collation. There, programs of the version before go on, and the
-same index keeps them and this version from handling a message twice.
+Only MariaDB and MySQL get another collation. Programs of the version before go on there. The same
+index keeps both versions from handling a message twice.
 """
 
 from __future__ import annotations

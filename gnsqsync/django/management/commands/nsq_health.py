@@ -1,4 +1,4 @@
-"""``manage.py nsq_health``: whether a consumer lives, or is ready."""
+"""``manage.py nsq_health``: ask a consumer if it is alive, or if it is ready."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Command(NSQCommand):
         "Ask a consumer whether it is alive, or with --ready whether it is connected: one line."
         " Exit code 0: it is. gnsqsync health does the same without loading the project."
     )
-    # A probe asks the consumer, and nothing of the project.
+    # A probe asks only the consumer, so the project's checks would cost time for nothing.
     requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: Any) -> None:
@@ -35,14 +35,14 @@ class Command(NSQCommand):
             type=int,
             default=1,
             metavar="N",
-            help="As nsq_consume has: ask so many ports, from that one on.",
+            help="The --processes of nsq_consume: ask N ports, from that of --address on.",
         )
         parser.add_argument(
             "--timeout",
             type=float,
             default=DEFAULT_TIMEOUT,
             metavar="SECONDS",
-            help=f"How long an answer may take. Default: {DEFAULT_TIMEOUT:g}.",
+            help=f"Longest wait for an answer. Default: {DEFAULT_TIMEOUT:g}.",
         )
 
     def handle(self, **options: Any) -> None:

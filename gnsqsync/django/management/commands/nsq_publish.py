@@ -30,7 +30,7 @@ class Command(NSQCommand):
         parser.add_argument("bodies", nargs="*", metavar="body")
         parser.add_argument("--alias", default=DEFAULT, help="The entry of GNSQSYNC to use.")
         parser.add_argument(
-            "--defer", type=float, metavar="SECONDS", help="Deliver them so much later."
+            "--defer", type=float, metavar="SECONDS", help="Deliver them SECONDS later."
         )
         parser.add_argument(
             "--timeout", type=float, metavar="SECONDS", help="For each publish. Default: 5."
@@ -40,7 +40,7 @@ class Command(NSQCommand):
         topic, alias, timeout = options["topic"], options["alias"], options["timeout"]
         accepted = 0
         try:
-            # Also where there is nothing to publish.
+            # A wrong topic is an error even if there is nothing to publish.
             check_topic(topic)
             bodies = bodies_of(options["bodies"], sys.stdin)
             writer = get_writer(alias)

@@ -1,4 +1,4 @@
-"""``manage.py nsq_inbox``: how many markers there are, and the end of old ones."""
+"""``manage.py nsq_inbox``: count the markers, and delete old ones."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["Command"]
 
 class Command(NSQCommand):
     help = (
-        "Show how many messages the inbox remembers; with --prune forget those that were handled"
-        " so many days ago. One that comes again after that is handled again."
+        "Show the number of messages that the inbox remembers. With --prune forget messages that"
+        " were handled longer ago; such a message is handled again if it comes again."
     )
 
     def add_arguments(self, parser: Any) -> None:
@@ -30,10 +30,10 @@ class Command(NSQCommand):
             default=DEFAULT_DB_ALIAS,
             choices=tuple(connections),
             metavar="ALIAS",
-            help="Whose inbox.",
+            help="The database of the inbox.",
         )
         parser.add_argument(
-            "--prune", type=float, metavar="DAYS", help="Delete markers that are older."
+            "--prune", type=float, metavar="DAYS", help="Delete markers older than DAYS."
         )
         parser.add_argument(
             "--batch",

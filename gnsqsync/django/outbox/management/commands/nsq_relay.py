@@ -1,4 +1,4 @@
-"""``manage.py nsq_relay``: publish what is in the outbox until a signal comes."""
+"""``manage.py nsq_relay``: publish the messages of the outbox until a signal comes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Command(NSQCommand):
             "--database",
             choices=tuple(connections),
             metavar="ALIAS",
-            help="Whose outbox. Default: the database in which the router writes it.",
+            help="The database of the outbox. Default: the one in which the router writes it.",
         )
         parser.add_argument(
             "--batch",
@@ -56,18 +56,20 @@ class Command(NSQCommand):
             "--rate",
             type=float,
             metavar="N",
-            help="At most so many messages a second, as after an hour without a relay.",
+            help="Upper bound of messages a second, of use after an hour without a relay.",
         )
         parser.add_argument(
             "--max-attempts",
             type=at_least(1),
             default=10,
             metavar="N",
-            help="Refusals by nsqd until a message has failed for good. Default: 10.",
+            help="Refusals by nsqd after which a message has failed for good. Default: 10.",
         )
         parser.add_argument("--once", action="store_true", help="End when nothing is due.")
         parser.add_argument(
-            "--lag", action="store_true", help="Show what waits and what failed, and end."
+            "--lag",
+            action="store_true",
+            help="Count waiting and failed messages, and end.",
         )
         parser.add_argument("--json", action="store_true", help="With --lag: a JSON object.")
 

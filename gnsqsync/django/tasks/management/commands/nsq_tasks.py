@@ -1,4 +1,4 @@
-"""``manage.py nsq_tasks``: call the tasks that were enqueued, until a signal comes."""
+"""``manage.py nsq_tasks``: call the enqueued tasks until a signal comes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _handlers(alias: str | None, queues: Sequence[str]) -> list[TaskHandler]:
         raise ConfigError(f"--backend is {alias!r}; there are {known}")
     handlers = []
     for backend in chosen:
-        # One with QUEUES [] takes any.
+        # A backend whose QUEUES is [] takes any queue.
         wanted = queues or sorted(backend.queues)
         has = [queue for queue in wanted if not backend.queues or queue in backend.queues]
         handlers += [handler_of(backend, queue) for queue in has]
