@@ -53,7 +53,7 @@ def _file_of(nodeid: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Return the workers of ``-n auto``. A single file is done before workers would have started."""
+    """Return the workers of ``-n auto``: none for one file, which is done before they start."""
     if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None
     here = config.invocation_params.dir

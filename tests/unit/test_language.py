@@ -36,27 +36,21 @@ DIRECTIVES = re.compile(r"#[:!]?\s*(?:noqa|type:|pragma|fmt:|nosec|mypy:|ruff:)"
 # Rooms that are not there yet: percent of docstrings, percent of comment blocks, number of phrases.
 # The figures only fall: a figure that is more than one above the count fails, too.
 HIGHER: dict[str, tuple[float, float, int]] = {
-    "all": (19.2, 21.3, 64),
+    "all": (11.6, 14.5, 43),
     "gnsqsync": (18.3, 9.6, 0),
-    "admin": (16.3, 17.1, 1),
-    "cli": (17.0, 21.5, 5),
     "connection": (28.2, 36.4, 8),
     "contrib": (25.6, 23.3, 0),
-    "daemon": (10.4, 20.7, 0),
     "dead_letters": (26.2, 21.7, 1),
     "discovery": (7.9, 3.3, 0),
     "django": (11.4, 16.8, 1),
-    "embedded": (20.0, 19.0, 4),
     "flask": (24.4, 35.3, 0),
     "http": (12.0, 20.0, 0),
     "policy": (17.6, 13.7, 10),
     "reader": (22.1, 25.8, 7),
     "runtime": (22.8, 27.8, 2),
-    "service": (16.7, 17.5, 6),
     "spark": (19.7, 18.1, 11),
     "wire": (22.4, 25.0, 1),
     "writer": (29.4, 27.7, 2),
-    "tests/support": (20.8, 26.3, 5),
 }
 # Phrases in the pages. The figure only falls, too.
 HIGHER_IN_PAGES = 13
