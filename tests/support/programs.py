@@ -27,8 +27,8 @@ class Program:
     ``words[0]`` may be "python" or a program beside the Python of the tests. ``folder``: folder of
     the output, and of the program if ``cwd`` is not given. ``stdin``: its input. The program finds
     the package even if it is not installed. It leads a session of its own, so that ``os.killpg()``
-    acts like Ctrl-C at a terminal, and no worker outlives ``kill()``. With ``forks``, the program is
-    a script of the folder, and a fork of a process that has imported what it needs.
+    acts like Ctrl-C at a terminal, and no worker outlives ``kill()``. With ``forks``, the program
+    is a script of the folder, and a fork of a process that has imported what it needs.
     """
 
     def __init__(

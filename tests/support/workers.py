@@ -21,9 +21,9 @@ def _files(folder: str, *names: str) -> tuple[str, ...]:
 
 
 # Files that share one session of Spark, because a JVM takes longer to start than most tests take;
-# and files that start their own, so that at most two run at a time. Then files that share databases,
-# their tables and the process that forks commands of Django, because each worker makes its own. They
-# come first because they take minutes, and the end of a run should have short tests.
+# and files that start their own, so that at most two run at a time. Then files that share
+# databases, their tables and the process that forks commands of Django, because each worker makes
+# its own. They come first because they take minutes, and the end of a run should have short tests.
 _SESSIONS = {
     "Spark jobs": _files(
         "spark", "archive", "replay", "rollup", "demo", "examples", "installed", "processes"
@@ -75,7 +75,7 @@ def _file_of(nodeid: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Return the workers of ``-n auto``. A single file is done before workers would have started."""
+    """Return the workers of ``-n auto``: none for one file, which is done before they start."""
     if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None
     here = config.invocation_params.dir
@@ -86,7 +86,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Return the scheduler of ``--dist loadfile``, which keeps files that share servers together."""
+    """Return the scheduler of ``--dist loadfile``: files that share servers have one worker."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling

@@ -23,8 +23,8 @@ LARGE_CLASSES = {
     "writer.writer.Writer": 549,
     "reader.subscription.Subscription": 483,
     "connection.send_queue.SendQueue": 474,
-    "writer.nsqd_pool.NsqdPool": 451,
-    "connection.connection.Connection": 447,
+    "writer.nsqd_pool.NsqdPool": 452,
+    "connection.connection.Connection": 451,
     "reader.workers.Workers": 418,
     "policy.rdy.RdyAllocator": 406,
 }
