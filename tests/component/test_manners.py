@@ -446,7 +446,7 @@ def test_nothing_piles_up(client: Client, world: World, caplog: pytest.LogCaptur
     with ScriptedNsqd([SUBSCRIBED, automatic()]) as nsqd, ScriptedNsqd() as other:
         writer = client.writer(other)
         before = alive(*kinds)
-        for _ in range(12):
+        for _ in range(6):
             life(nsqd, other, writer)
         # A task may hold the last of each for a moment.
         world.eventually(lambda: all(n <= before[kind] + 2 for kind, n in alive(*kinds).items()))
