@@ -113,8 +113,8 @@ _CAMPAIGN = (
     "tests/chaos/test_load.py",
     "tests/chaos/test_mutations.py",
     "tests/chaos/test_once.py::test_five_minutes",
-    # test_everything_is_killed_and_each_effect_is_there_once, beside it, is in the second ring. This
-    # shows that its account sees a part that is missing, once with the five minutes that rely on it.
+    # test_everything_is_killed_and_each_effect_is_there_once, beside it, is in the second ring.
+    # This shows that its account sees a part that is missing, for the five minutes that rely on it.
     "tests/chaos/test_once.py::test_without_one_part_something_is_wrong",
     "tests/chaos/test_restarts.py",
     "tests/chaos/test_scenarios.py::test_nothing_is_lost_and_everything_is_explained",

@@ -15,12 +15,13 @@ import pytest
 # Tests mostly wait, for servers and for clocks.
 _PER_PROCESSOR = 3
 
-# What shares one session of Spark, a JVM that takes longer to start than most tests take; and those
-# that start one for themselves, so that no more than two run at a time. They come first, as they
-# take minutes: what ends a run should be short.
+# Files that share one session of Spark: a JVM and its first query take as long as twenty tests. A
+# file in no list here starts a JVM for itself. They come first, with those that start a JVM for
+# each command, as they take minutes: what ends a run should be short.
 _SESSIONS = {
-    "Spark jobs": ("archive", "replay", "rollup", "demo", "examples", "installed", "processes"),
-    "Spark": ("batch", "harness", "idle", "reached", "semantics", "sink", "source", "report"),
+    "Spark jobs": ("archive", "replay", "rollup", "demo", "installed", "processes"),
+    "Spark": ("harness", "idle", "reached", "semantics", "sink", "source", "report"),
+    "Spark SQL": ("batch", "delta", "examples", "object_store", "round_trip", "sql", "wide"),
 }
 _SESSION_OF = {
     f"tests/spark/test_{name}.py": session for session, names in _SESSIONS.items() for name in names
