@@ -6,11 +6,12 @@ Tests import pyspark inside, not at the top, so that they are skipped where it i
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -91,6 +92,43 @@ def spark(whole_spark: SparkSession) -> Iterator[SparkSession]:
                 conf.set(key, settings[key])
             else:
                 conf.unset(key)
+
+
+class Ran(NamedTuple):
+    """A command that has ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def run_here(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Ran]:
+    """Runs a command of ``gnsqsync`` in this process and on the session of all tests.
+
+    A process and a JVM of its own take half a minute of a processor. The settings of Spark that a
+    command gets are those of the session.
+    """
+    from gnsqsync.cli.app import run_command
+
+    monkeypatch.setattr(type(spark), "stop", lambda self: None)
+    # The rest is what the start of a job changes for its whole process.
+    server = getattr(spark.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        monkeypatch.setattr(server, "handle_error", server.handle_error)
+    log = logging.getLogger("py4j")
+    monkeypatch.setattr(log, "level", log.level)
+    monkeypatch.setenv("MASTER", sessions.MASTER)
+    monkeypatch.setenv("LOG4J_CONFIGURATION_FILE", "of the session's JVM")
+
+    def run(*arguments: str) -> Ran:
+        capsys.readouterr()
+        code = run_command(arguments)
+        return Ran(code, *capsys.readouterr())
+
+    return run
 
 
 def _cluster(pool: Pool, kind: str) -> Cluster:

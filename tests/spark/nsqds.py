@@ -10,9 +10,11 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from gnsqsync import NsqdHTTP, Writer
+from gnsqsync import LookupdHTTP, NsqdHTTP, Writer
+from gnsqsync.errors import HTTPError
 from gnsqsync.http.nsqd_types import ChannelStats
 from tests.support.servers import Server, unique
+from tests.support.waiting import eventually
 
 Nsqds = Sequence[Server]
 # Starts a server: the program, its flags, and a word that tells equal ones apart.
@@ -62,10 +64,19 @@ class Cluster:
         return _text(self.nsqlookupd.http_address)
 
     def create(self, topic: str, channel: str = "ch") -> None:
-        """Make topic and channel on every nsqd, so that what is published next waits for us."""
+        """Make topic and channel on every nsqd, so that what is published next waits for us.
+
+        Returns when nsqlookupd knows of each: an nsqd tells it later than its own caller, and up to
+        15 s later if its first connection to it failed.
+        """
         for client in self._http():
             client.create_topic(topic)
             client.create_channel(topic, channel)
+        with LookupdHTTP(f"http://{self.lookupd}") as lookupd:
+            eventually(
+                lambda: _producers(lookupd, topic) == len(self.nsqds),
+                describe=lambda: f"{_producers(lookupd, topic)} nsqds have {topic}",
+            )
 
     def publish(self, topic: str, bodies: Iterable[bytes], *, nsqd: int | None = None) -> None:
         """Spread over all nsqds in turns of 1000, or onto one of them."""
@@ -182,6 +193,14 @@ def fresh_topic(prefix: str = "spark") -> str:
 def scratch(prefix: str) -> tempfile.TemporaryDirectory[str]:
     """A folder that ends with the program."""
     return tempfile.TemporaryDirectory(prefix=f"gnsqsync-{prefix}-")
+
+
+def _producers(lookupd: LookupdHTTP, topic: str) -> int:
+    """Number of nsqds that nsqlookupd names for the topic."""
+    try:
+        return len(lookupd.lookup(topic).producers)
+    except HTTPError:
+        return 0
 
 
 def _text(address: tuple[str, int]) -> str:

@@ -24,6 +24,7 @@ from gnsqsync.spark.jobs.archive import archive
 from gnsqsync.spark.jobs.batches import ArchiveWriter, Counts, Settings
 from gnsqsync.spark.jobs.layout import HIDDEN, Place
 from tests.spark import session as sessions
+from tests.spark.conftest import Ran
 from tests.spark.nsqds import Cluster, number_of, numbered
 from tests.spark.processes import Family
 from tests.support.mortal import Killed, MortalStore
@@ -418,15 +419,17 @@ def values(path: Path) -> list[bytes]:
     return found
 
 
-def test_the_command(pyspark: Any, embedded_cluster: Cluster, topic: str, tmp_path: Path) -> None:
+def test_the_command(
+    run_here: Callable[..., Ran], embedded_cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
     cluster = embedded_cluster
     cluster.create(topic, "archive")
     cluster.publish(topic, numbered(range(100)))
-    words = command(cluster, topic, tmp_path, "--once", "--json")
-    ran = subprocess.run(words, env=environment(), capture_output=True, check=True)
+    words = ["archive", topic, "--channel", "archive", "--to", str(tmp_path / "archive")]
+    ran = run_here(*words, "-l", cluster.lookupd, "--once", "--json")
     told = json.loads(ran.stdout)
     assert (told["archived"], told["duplicates_left_out"], told["topics"]) == (100, 0, [topic])
-    assert b"Traceback" not in ran.stderr
+    assert (ran.returncode, "Traceback" in ran.stderr) == (0, False)
 
 
 def test_the_command_ends_at_a_signal(
@@ -439,9 +442,11 @@ def test_the_command_ends_at_a_signal(
     with subprocess.Popen(words, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
+            assert not line.startswith("Traceback"), process.stderr.read()
             if line.startswith("archived 100 messages"):
                 break
         process.send_signal(signal.SIGTERM)
+        assert "Traceback" not in process.stderr.read()
         assert process.wait(TIMEOUT) == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,6 +21,9 @@ from gnsqsync.embedded import Nsqd
 from tests.spark import session
 from tests.support.texts import EXAMPLES
 from tests.support.waiting import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture
@@ -44,30 +49,24 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, **session.environment(), "SPARK_LOCAL_DIRS": str(folder)}
 
 
-def run(name: str, nsqd: Nsqd, folder: Path) -> str:
-    """The output of an example."""
-    done = subprocess.run(
-        [sys.executable, str(placed(name, nsqd, folder))],
-        cwd=folder,
-        env=environment(folder),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def run(name: str, nsqd: Nsqd, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The output of an example that runs in this process, on the session of all tests."""
+    runpy.run_path(str(placed(name, nsqd, folder)))
+    return capsys.readouterr().out
 
 
 def test_what_the_sink_publishes_the_stream_reads(
-    pyspark: ModuleType, nsqd: Nsqd, tmp_path: Path
+    spark: SparkSession, nsqd: Nsqd, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with NsqdHTTP(nsqd.http_address) as http:
         http.create_topic("orders")
         http.create_channel("orders", "spark")
-    run("spark_sink.py", nsqd, tmp_path)
-    assert "| 1000|" in run("spark_stream.py", nsqd, tmp_path)
+    run("spark_sink.py", nsqd, tmp_path, capsys)
+    assert "| 1000|" in run("spark_stream.py", nsqd, tmp_path, capsys)
 
 
 def test_the_metrics_of_a_query(pyspark: ModuleType, nsqd: Nsqd, tmp_path: Path) -> None:
+    """As a process, which starts its JVM by itself, as users start an example."""
     with NsqdHTTP(nsqd.http_address) as http:
         http.create_topic("orders")
         http.create_channel("orders", "spark")

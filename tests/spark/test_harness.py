@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
+import subprocess
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.spark import classes
+from tests.spark import classes, session
 from tests.spark.nsqds import Cluster, number_of, numbered
 from tests.support.leftovers import alive, keepers
 
@@ -93,3 +95,46 @@ def test_each_test_has_a_topic_of_its_own(cluster: Cluster, topic: str, name: st
     cluster.create(topic)
     cluster.publish(topic, [name.encode()])
     assert cluster.left(topic) == 1
+
+
+# A package that is imported when a line comes, and a worker that asks it for its connection.
+PYSPARK = {
+    "pyspark/__init__.py": "import sys; sys.stdin.readline()",
+    "pyspark/util.py": "def local_connect_and_auth(*_): raise AssertionError",
+    "worker.py": """
+import sys
+from pyspark.util import local_connect_and_auth
+stream, _ = local_connect_and_auth(1, "")
+stream.write(f"{sys.argv[1]} {__name__}".encode())
+stream.close()
+""",
+}
+
+
+def test_a_worker_connects_before_it_imports(tmp_path: Path) -> None:
+    (tmp_path / "pyspark").mkdir()
+    for name, text in PYSPARK.items():
+        (tmp_path / name).write_text(text)
+    with socket.create_server(("127.0.0.1", 0)) as jvm:
+        jvm.settimeout(60)
+        environment = {
+            **os.environ,
+            **session.environment(),
+            "PYTHONPATH": str(tmp_path),
+            "PYTHON_WORKER_FACTORY_PORT": str(jvm.getsockname()[1]),
+            "PYTHON_WORKER_FACTORY_SECRET": "secret",
+        }
+        with subprocess.Popen(
+            [str(session.WORKER_PYTHON), "-m", "worker", "word"],
+            env=environment,
+            stdin=subprocess.PIPE,
+            cwd=tmp_path,
+        ) as worker:
+            connection, _ = jvm.accept()
+            with connection, connection.makefile("rwb") as stream:
+                assert stream.read(10) == struct.pack(">i", 6) + b"secret"
+                stream.write(struct.pack(">i", 2) + b"ok")
+                stream.flush()
+                worker.communicate(b"\n")
+                assert stream.read() == b"word __main__"
+        assert worker.returncode == 0

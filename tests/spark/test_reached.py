@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark import session as sessions
+from tests.spark.conftest import Ran
 from tests.spark.nsqds import Cluster, OwnCluster, numbered
 from tests.spark.queries import Numbers, Reading, numbers_in, once
 from tests.spark.test_source import everywhere, sentence_of
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 NOWHERE = "127.0.0.1:1"
 Read = Callable[..., "DataFrame"]
+Archive = Callable[..., Ran]
 
 
 @pytest.fixture
@@ -284,16 +286,28 @@ def test_a_batch_read_of_an_empty_queue(read: Read, embedded_cluster: Cluster, t
 # -- gnsqsync archive --once ---------------------------------------------------------------------
 
 
-def archive(topic: str, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "gnsqsync.cli", "archive", topic, "--channel", "ch", "--once"]
-    words += ["--to", str(folder / "archive"), "--master", sessions.MASTER]
+def words_of(topic: str, folder: Path, *more: str) -> list[str]:
+    words = ["archive", topic, "--channel", "ch", "--once"]
+    return [*words, "--to", str(folder / "archive"), "--master", sessions.MASTER, *more]
+
+
+@pytest.fixture
+def archive(run_here: Callable[..., Ran], tmp_path: Path) -> Archive:
+    """Runs the command in this process."""
+
+    def run(topic: str, *more: str) -> Ran:
+        return run_here(*words_of(topic, tmp_path, *more))
+
+    return run
+
+
+def archive_alone(topic: str, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a process, whose stderr has the lines of the JVM and of its workers."""
+    words = [sys.executable, "-m", "gnsqsync.cli", *words_of(topic, folder, *more)]
     for key, value in sessions.settings(folder).items():
         words += ["--conf", f"{key}={value}"]
     return subprocess.run(
-        [*words, *more],
-        env={**os.environ, **sessions.environment()},
-        capture_output=True,
-        text=True,
+        words, env={**os.environ, **sessions.environment()}, capture_output=True, text=True
     )
 
 
@@ -306,7 +320,7 @@ def test_the_command_says_whom_it_tried(
     http = embedded_cluster.http_addresses[:2]
     words = ["-t", NOWHERE, "-t", http[1]]
     words += ["--nsqd-http-address", http[0], "--nsqd-http-address", http[1]]
-    ran = archive(topic, tmp_path, *words)
+    ran = archive_alone(topic, tmp_path, *words)
     assert ran.returncode == 1, ran.stderr
     last = ran.stderr.splitlines()[-1]
     assert last.startswith("gnsqsync: nothing was read")
@@ -326,7 +340,7 @@ def test_the_command_names_those_that_it_did_not_reach(
     http = embedded_cluster.http_addresses[:2]
     words = ["-t", NOWHERE, "-t", embedded_cluster.tcp_addresses[1]]
     words += ["--nsqd-http-address", http[0], "--nsqd-http-address", http[1]]
-    ran = archive(topic, tmp_path, *words)
+    ran = archive_alone(topic, tmp_path, *words)
     assert ran.returncode == 0, ran.stderr
     assert "archived 20 messages" in ran.stdout
     told = (
@@ -336,28 +350,28 @@ def test_the_command_names_those_that_it_did_not_reach(
 
 
 def test_the_command_is_content_with_an_empty_queue(
-    pyspark: ModuleType, embedded_cluster: Cluster, topic: str, tmp_path: Path
+    archive: Archive, embedded_cluster: Cluster, topic: str
 ) -> None:
     embedded_cluster.create(topic)
-    ran = archive(topic, tmp_path, "-l", embedded_cluster.lookupd)
+    ran = archive(topic, "-l", embedded_cluster.lookupd)
     assert ran.returncode == 0, ran.stderr
     assert "archived 0 messages" in ran.stdout
 
 
 def test_the_command_names_a_topic_that_nobody_has(
-    pyspark: ModuleType, embedded_cluster: Cluster, topic: str, tmp_path: Path
+    archive: Archive, embedded_cluster: Cluster, topic: str
 ) -> None:
     embedded_cluster.create(topic)
     # No test has this name: a shorter one may be that of an earlier test.
     mistyped = f"{topic}x"
-    ran = archive(mistyped, tmp_path, "-l", embedded_cluster.lookupd)
+    ran = archive(mistyped, "-l", embedded_cluster.lookupd)
     assert ran.returncode == 1
     assert f"no nsqd and no nsqlookupd has the topic {mistyped} (near: {topic}" in ran.stderr
     assert "Traceback" not in ran.stderr and not ran.stdout
 
 
 def test_the_command_fails_when_any_is_missed_where_that_is_asked_for(
-    pyspark: ModuleType, embedded_cluster: Cluster, topic: str, tmp_path: Path
+    archive: Archive, embedded_cluster: Cluster, topic: str
 ) -> None:
     embedded_cluster.create(topic)
     for nsqd in range(2):
@@ -365,7 +379,7 @@ def test_the_command_fails_when_any_is_missed_where_that_is_asked_for(
     http = embedded_cluster.http_addresses[:2]
     words = ["-t", NOWHERE, "-t", embedded_cluster.tcp_addresses[1]]
     words += ["--nsqd-http-address", http[0], "--nsqd-http-address", http[1]]
-    ran = archive(topic, tmp_path, *words, "--option", "failOnUnreachable=any")
+    ran = archive(topic, *words, "--option", "failOnUnreachable=any")
     assert ran.returncode == 1, ran.stderr
     assert "part of what waits was not read: nsqd 127.0.0.1:1" in ran.stderr.splitlines()[-1]
     assert embedded_cluster.left(topic) == 20

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +16,7 @@ from gnsqsync.spark.jobs.batches import ArchiveWriter
 from gnsqsync.spark.jobs.layout import Place
 from gnsqsync.spark.jobs.rollup import Rolled, rollup
 from gnsqsync.spark.stores import FileStore
-from tests.spark import session as sessions
+from tests.spark.conftest import Ran
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -219,13 +216,10 @@ def test_no_archive(spark: SparkSession, tmp_path: Path, out: str) -> None:
         rollup(spark, "hdfs://host/nsq", out)
 
 
-def test_the_command(spark: SparkSession, archive: Archive, out: str, tmp_path: Path) -> None:
+def test_the_command(run_here: Callable[..., Ran], archive: Archive, out: str) -> None:
     archive.add(("orders", n, 10, 1, 0.1) for n in range(100))
-    words = [sys.executable, "-m", "gnsqsync.cli", "rollup", archive.path, out, "--json"]
-    words += ["--master", "local[1]", "--window", "20", "--start", "2026-11-20T12:00"]
-    for key, value in sessions.settings(tmp_path).items():
-        words += ["--conf", f"{key}={value}"]
-    environment = {**os.environ, **sessions.environment()}
-    ran = subprocess.run(words, env=environment, capture_output=True, check=True)
+    words = ["rollup", archive.path, out, "--json", "--master", "local[1]"]
+    ran = run_here(*words, "--window", "20", "--start", "2026-11-20T12:00")
     told = json.loads(ran.stdout)
+    assert (ran.returncode, ran.stderr) == (0, "")
     assert (told["hours"], told["windows"], told["messages"]) == (1, 5, 100)

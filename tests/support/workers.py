@@ -20,16 +20,15 @@ def _files(folder: str, *names: str) -> tuple[str, ...]:
     return tuple(f"tests/{folder}/test_{name}.py" for name in names)
 
 
-# Files that share one session of Spark, because a JVM takes longer to start than most tests take;
-# and files that start their own, so that at most two run at a time. Then files that share
-# databases, their tables and the process that forks commands of Django, because each worker makes
-# its own. They come first because they take minutes, and the end of a run should have short tests.
+# Files that share one session of Spark: a JVM and its first query take as long as twenty tests. A
+# file of Spark in no list here starts a JVM for itself. Then files that share databases, their
+# tables and the process that forks commands of Django, because each worker makes its own. They come
+# first because they take minutes, and the end of a run should have short tests.
 _SESSIONS = {
-    "Spark jobs": _files(
-        "spark", "archive", "replay", "rollup", "demo", "examples", "installed", "processes"
-    ),
-    "Spark": _files(
-        "spark", "batch", "harness", "idle", "reached", "semantics", "sink", "source", "report"
+    "Spark jobs": _files("spark", "archive", "replay", "rollup", "demo", "installed", "processes"),
+    "Spark": _files("spark", "harness", "idle", "reached", "semantics", "sink", "source", "report"),
+    "Spark SQL": _files(
+        "spark", "batch", "delta", "examples", "object_store", "round_trip", "sql", "wide"
     ),
     "three databases": (
         *_files("integration/django", "outbox", "inbox", "keys", "guide", "left_behind"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,3 +26,15 @@ def test_options_of_the_run_are_not_those_of_the_runs_in_it(
     monkeypatch.setenv("PYTEST_ADDOPTS", "-n 4")
     workers.pytest_configure()
     assert "PYTEST_ADDOPTS" not in os.environ
+
+
+def test_each_file_with_queries_shares_a_session() -> None:
+    folder = Path(__file__).parents[2] / "spark"
+    asks = re.compile(r"(?:^    |\()spark: SparkSession", re.MULTILINE)
+    files = {
+        f"tests/spark/{path.name}"
+        for path in folder.glob("test_*.py")
+        if asks.search(path.read_text())
+    }
+    assert len(files) > 10
+    assert files <= workers._SESSION_OF.keys()
