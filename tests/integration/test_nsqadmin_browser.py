@@ -147,7 +147,7 @@ def test_create_publish_and_delete(
     assert "The message is published to by-hand" in text_of(browser)
     assert nsqds[0].stats("by-hand").topics[0].message_count == 1
     browser.get(f"{site.url}/confirm?verb=delete&topic=by-hand")
-    assert "These go, on 1 nsqd" in text_of(browser)
+    assert "This is lost on 1 nsqd" in text_of(browser)
     follow(browser, By.CSS_SELECTOR, "main button")
     assert "Deleted: topic by-hand." in text_of(browser)
 

@@ -1,5 +1,5 @@
-// Keeps the part of a page that is marked data-live as it is on the server, every two seconds, and
-// only while somebody can see it. Without this script a reload does the same.
+// Renews the part of a page that is marked data-live every two seconds, while the page is visible.
+// Without this script a reload does the same.
 "use strict";
 
 (function () {
@@ -8,7 +8,7 @@
   function replace(old, fresh) {
     if (old.innerHTML === fresh.innerHTML) return;
     const focused = document.activeElement;
-    // What somebody types, or has marked, stays under their hands.
+    // A text that the visitor types or has selected is not replaced.
     if (old.contains(focused) && /^(INPUT|SELECT|TEXTAREA)$/.test(focused.tagName)) return;
     const selection = document.getSelection();
     if (selection && !selection.isCollapsed && old.contains(selection.anchorNode)) return;

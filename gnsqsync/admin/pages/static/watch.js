@@ -1,4 +1,4 @@
-// Shows what /watch/TOPIC/events sends. Bodies are set as text, so nothing in them runs.
+// Shows the events of /watch/TOPIC/events. Bodies are set as text, so scripts in them do not run.
 "use strict";
 
 (function () {
@@ -20,7 +20,7 @@
   }
 
   function say(text) {
-    // A screen reader says what changes, and only that.
+    // A screen reader reads each change of the text, so an equal text is not set again.
     if (text !== said) state.textContent = said = text;
   }
 
@@ -82,7 +82,7 @@
       say(JSON.parse(event.data));
     });
     source.onerror = () => {
-      // The browser tries again by itself, but not after an answer that refuses.
+      // The browser reconnects by itself, except after an answer that refuses.
       if (source && source.readyState === EventSource.CLOSED) {
         stop();
         say("nsqadmin refuses this watch. Load the page again.");
