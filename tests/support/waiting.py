@@ -22,14 +22,15 @@ def eventually(
     *,
     describe: Describe = None,
     pause: float = 0.02,
-    sleep: Callable[[float], object] = time.sleep,
+    sleep: Callable[[float], object] | None = None,
 ) -> T:
     """The first true result of ``look``; AssertionError after ``timeout`` seconds.
 
     ``describe``: what is waited for, or a function that is asked in the end what there is to see.
     Without it the error shows the source of ``look``, and with what values it looked.
-    ``sleep(pause)`` lets the others run between two looks.
+    ``sleep(pause)`` lets the others run between two looks; it is ``time.sleep`` of that moment.
     """
+    sleep = sleep or time.sleep
     deadline = time.monotonic() + timeout
     while not (result := look()):
         if time.monotonic() >= deadline:
