@@ -424,8 +424,9 @@ class RdyAllocator(Generic[Key]):
         return levels
 
     def _lower(self, node: RdyNode[Key], rdy: int, now: float) -> None:
-        node.turn.stop()
-        self.begun.pop(node.key, None)
+        if not rdy:
+            node.turn.stop()
+            self.begun.pop(node.key, None)
         if node.transit > 0:
             node.held = max(node.held, node.rdy)
             # With RDY 1, a single message can be late. With more, as many would exceed the limit.

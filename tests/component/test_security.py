@@ -31,7 +31,7 @@ from tests.component.http.test_clients import raw_server
 from tests.support import scripted
 from tests.support.interpreter import run_script
 from tests.support.scripted import NEGOTIATED, RESPONSE, Command, ScriptedNsqd, automatic, frame
-from tests.support.serving import FakeServer, Serving
+from tests.support.serving import Serving, SocketServer
 from tests.support.worlds import World
 
 SECRET = "s3cr3t"
@@ -98,8 +98,8 @@ def test_an_nsqd_with_a_bad_certificate_gets_nothing(
         assert {command.name for command in nsqd.commands} == {"IDENTIFY"}
 
 
-def https_server(context: ssl.SSLContext) -> FakeServer:
-    server = FakeServer()
+def https_server(context: ssl.SSLContext) -> SocketServer:
+    server = SocketServer()
     # Refused handshakes are what the tests are about.
     server.handle_error = lambda *args: None  # type: ignore[method-assign]
     server.socket = context.wrap_socket(
@@ -109,18 +109,18 @@ def https_server(context: ssl.SSLContext) -> FakeServer:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[FakeServer], FakeServer]]:
+def serve() -> Iterator[Callable[[SocketServer], SocketServer]]:
     """Runs HTTP servers until the end of the test."""
     with contextlib.ExitStack() as running:
 
-        def serve(server: FakeServer) -> FakeServer:
+        def serve(server: SocketServer) -> SocketServer:
             running.enter_context(Serving(server))
             return server
 
         yield serve
 
 
-Serve = Callable[[FakeServer], FakeServer]
+Serve = Callable[[SocketServer], SocketServer]
 
 
 @bad_certificates
@@ -195,7 +195,7 @@ def test_answers_slipped_in_ahead_of_a_layer_are_refused(
 def test_a_redirect_does_not_lead_away_from_https(
     serve: Serve, authority: trustme.CA, ca_file: Path
 ) -> None:
-    plain = serve(FakeServer())
+    plain = serve(SocketServer())
     plain.answer({"topics": ["forged"]})
     secure = serve(https_server(server_context(authority.issue_cert("127.0.0.1"))))
     secure.answer(b"", 302)
@@ -254,7 +254,7 @@ def test_the_body_of_a_redirect_is_not_read() -> None:
 
 
 def test_redirects_in_a_circle_end(serve: Serve) -> None:
-    server = serve(FakeServer())
+    server = serve(SocketServer())
     server.answer(b"", 302)
     server.headers["Location"] = "/topics"
     with LookupdHTTP(server.address) as lookupd:
@@ -264,7 +264,7 @@ def test_redirects_in_a_circle_end(serve: Serve) -> None:
 
 
 def test_a_compressed_answer_is_neither_asked_for_nor_inflated(serve: Serve) -> None:
-    server = serve(FakeServer())
+    server = serve(SocketServer())
     server.answer(gzip.compress(json.dumps({"topics": ["a"]}).encode()))
     server.headers["Content-Encoding"] = "gzip"
     with LookupdHTTP(server.address) as lookupd:
@@ -287,7 +287,7 @@ def test_an_endless_answer_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_a_server_says_is_one_short_line_of_an_error(serve: Serve) -> None:
-    server = serve(FakeServer())
+    server = serve(SocketServer())
     with LookupdHTTP(server.address) as lookupd:
         for message in ("\n2026-01-01 CRITICAL root: forged", "x" * 100_000):
             server.answer({"message": message}, 400)
@@ -401,7 +401,7 @@ def test_neither_logs_nor_errors_of_a_session_show_the_headers_it_sends(
 ) -> None:
     """urllib3's own log included: a token in a header is safe at DEBUG."""
     caplog.set_level(logging.DEBUG)
-    server = serve(FakeServer())
+    server = serve(SocketServer())
     server.answer({"message": "FORBIDDEN"}, 403)
     session = requests.Session()
     session.headers["X-Token"] = SECRET

@@ -147,7 +147,8 @@ def _current_thread() -> Any:
     scheduler = _World.scheduler
     if scheduler is None or scheduler.current is None or _is_foreign():
         return thread
-    return SimpleNamespace(name=scheduler.current.name, ident=thread.ident)
+    name = scheduler.current.name
+    return SimpleNamespace(name=name, ident=thread.ident, daemon=thread.daemon)
 
 
 def _sleep(seconds: float) -> None:

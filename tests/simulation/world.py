@@ -113,6 +113,7 @@ def simulated(name: str, seed: str) -> Iterator[SimWorld]:
     """
     scheduler = TestScheduler(seed, preempts=name == "threads")
     network = Network(scheduler, random.Random(f"network {seed}"))
+    network.names["localhost"] = ["127.0.0.1"]
     stage = SimGround(scheduler, network)
     with environment.entered(scheduler, network, seed), ground.entered(stage):
         world = SimWorld(name, scheduler, network)

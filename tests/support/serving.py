@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import BaseServer
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
+
+from tests.support import ground
 
 _Served = TypeVar("_Served", bound="Serving")
 
@@ -40,13 +43,10 @@ class Serving:
         self.close()
 
 
-class FakeServer(ThreadingHTTPServer):
-    """A server that answers every request with ``answer`` and records ``requests``."""
-
-    daemon_threads = True
+class Answers:
+    """The answer of a fake server, and the requests that it got."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
         self.requests: list[dict[str, Any]] = []
         self.connections = 0
         self.status = 200
@@ -54,6 +54,22 @@ class FakeServer(ThreadingHTTPServer):
         self.body = b""
         # Guards ``answer``, so that a request gets the old one or the new one as a whole.
         self.changing = threading.Lock()
+
+    def answer(self, body: object, status: int = 200, kind: str = "application/json") -> None:
+        with self.changing:
+            self.body = body if isinstance(body, bytes) else json.dumps(body).encode()
+            self.status = status
+            self.headers = {"Content-Type": kind}
+
+
+class SocketServer(Answers, ThreadingHTTPServer):
+    """A fake server whose listening socket a test changes."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        ThreadingHTTPServer.__init__(self, ("127.0.0.1", 0), _Handler)
+        Answers.__init__(self)
 
     def get_request(self) -> Any:
         self.connections += 1
@@ -63,16 +79,51 @@ class FakeServer(ThreadingHTTPServer):
     def address(self) -> str:
         return f"127.0.0.1:{self.server_port}"
 
-    def answer(self, body: object, status: int = 200, kind: str = "application/json") -> None:
-        with self.changing:
-            self.body = body if isinstance(body, bytes) else json.dumps(body).encode()
-            self.status = status
-            self.headers = {"Content-Type": kind}
+
+class FakeServer(Answers):
+    """Answers every request with ``answer``, on the ground of the test; keeps ``requests``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ground = ground.current()
+        self._listener = self._ground.listener(self._accept)
+        self._served: list[tuple[Any, ground.Thread]] = []
+        self._listener.open()
+
+    @property
+    def server_port(self) -> int:
+        return self._listener.address[1]
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server_port}"
+
+    def close(self) -> None:
+        """Listen no more, and end each connection."""
+        self._listener.close()
+        for sock, thread in self._served:
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # the client has ended it
+            thread.join()
+
+    def _accept(self, sock: Any) -> None:
+        self.connections += 1
+        self._served.append((sock, self._ground.spawn("fake server", self._serve, sock)))
+
+    def _serve(self, sock: Any) -> None:
+        try:
+            _Handler(sock, sock.getpeername(), self)  # type: ignore[arg-type]
+        except OSError:
+            pass  # the client has ended it
+        finally:
+            sock.close()
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: FakeServer
+    server: Any
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
@@ -105,5 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def fake_server() -> Iterator[FakeServer]:
     server = FakeServer()
-    with Serving(server):
+    try:
         yield server
+    finally:
+        server.close()

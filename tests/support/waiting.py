@@ -22,14 +22,15 @@ def eventually(
     *,
     describe: Describe = None,
     pause: float = 0.02,
-    sleep: Callable[[float], object] = time.sleep,
+    sleep: Callable[[float], object] | None = None,
 ) -> T:
     """Return the first true result of ``look``. AssertionError after ``timeout`` seconds.
 
     ``describe``: a text about the condition, or a function that returns one at the end. Without it
     the error shows the source of ``look`` and the values of its variables. ``sleep(pause)`` lets
-    other tasks run between two looks.
+    other tasks run between two looks; it is ``time.sleep`` of that moment.
     """
+    sleep = sleep or time.sleep
     deadline = time.monotonic() + timeout
     while not (result := look()):
         if time.monotonic() >= deadline:

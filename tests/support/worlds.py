@@ -66,7 +66,11 @@ def client_fixture(maker: type[Maker]) -> Callable[[World], Iterator[Maker]]:
 
 
 # Where tests run in the simulated worlds: in virtual time, each in the same way in every run.
-SIMULATED = ("tests/component/connection/",)
+SIMULATED = (
+    "tests/component/connection/",
+    "tests/component/discovery/",
+    "tests/component/reader/",
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -85,6 +89,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         else:
             names = ["threads", "gevent"]
         metafunc.parametrize("world", names, indirect=True)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Make the simulated world before all else, so that servers of other fixtures stand in it."""
+    names = getattr(item, "fixturenames", [])
+    if "world" in names and _is_simulated(item):
+        names.remove("world")
+        names.insert(0, "world")
 
 
 def _is_simulated(test: pytest.Item) -> bool:

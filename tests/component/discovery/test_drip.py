@@ -18,6 +18,8 @@ from tests.component.conftest import Client
 from tests.support.waiting import eventually
 from tests.support.worlds import World
 
+pytestmark = pytest.mark.reality("sockets that drip, and a kernel's buffers")
+
 PAUSE = 0.05
 # By then everything has ended. A drip that is waited for takes two seconds and more.
 SOON = 1.0

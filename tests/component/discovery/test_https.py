@@ -11,8 +11,10 @@ from gnsqsync import Observer
 from tests.component.conftest import Client
 from tests.support.scripted import ScriptedNsqd
 from tests.support.servers import Certificates
-from tests.support.serving import FakeServer, Serving
+from tests.support.serving import Serving, SocketServer
 from tests.support.worlds import World
+
+pytestmark = pytest.mark.reality("TLS")
 
 
 @pytest.fixture
@@ -23,8 +25,8 @@ def context(certificates: Certificates) -> ssl.SSLContext:
 
 
 @pytest.fixture
-def lookupd(context: ssl.SSLContext) -> Iterator[FakeServer]:
-    server = FakeServer()
+def lookupd(context: ssl.SSLContext) -> Iterator[SocketServer]:
+    server = SocketServer()
     server.socket = context.wrap_socket(
         server.socket, server_side=True, do_handshake_on_connect=False
     )
@@ -35,7 +37,7 @@ def lookupd(context: ssl.SSLContext) -> Iterator[FakeServer]:
 def test_https_is_verified_with_the_files_of_the_connections(
     client: Client,
     world: World,
-    lookupd: FakeServer,
+    lookupd: SocketServer,
     context: ssl.SSLContext,
     certificates: Certificates,
 ) -> None:
@@ -55,7 +57,7 @@ def test_https_is_verified_with_the_files_of_the_connections(
 
 
 def test_an_https_nsqlookupd_that_does_not_verify_is_not_believed(
-    client: Client, world: World, lookupd: FakeServer
+    client: Client, world: World, lookupd: SocketServer
 ) -> None:
     told: list[str] = []
 

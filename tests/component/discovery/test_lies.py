@@ -239,6 +239,7 @@ def test_nonsense_is_told_once_until_it_works_again(
     assert words in str(reason) and recovered is None
 
 
+@pytest.mark.reality("a kernel accepts connections for a server that does not serve")
 def test_one_that_is_dead_or_hangs_delays_nothing(
     discover: Discovering,
     world: World,

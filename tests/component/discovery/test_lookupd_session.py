@@ -159,6 +159,7 @@ def test_a_writer_asks_with_it(
     world.eventually(lambda: [session.closed for session in sessions.made] == [1, 1])
 
 
+@pytest.mark.reality("urllib3 dials a proxy by itself")
 def test_a_proxy_of_the_session_is_used(
     client: Client, world: World, nsqd: ScriptedNsqd, two_lookupds: tuple[FakeServer, FakeServer]
 ) -> None:

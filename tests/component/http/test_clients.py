@@ -28,7 +28,7 @@ from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP, Producer
 from gnsqsync.http.user_session import SessionLookupd
 from gnsqsync.runtime.call import Call
 from gnsqsync.runtime.threads import ThreadRuntime
-from tests.support.serving import FakeServer, Serving, fake_server
+from tests.support.serving import Serving, SocketServer
 
 PRODUCER = {
     "remote_address": "10.0.0.7:51234",
@@ -41,8 +41,9 @@ PRODUCER = {
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeServer]:
-    with fake_server() as server:
+def fake() -> Iterator[SocketServer]:
+    server = SocketServer()
+    with Serving(server):
         yield server
 
 
@@ -73,7 +74,7 @@ def closed_port() -> int:
 # What is sent
 
 
-def test_headers_and_parameters(fake: FakeServer) -> None:
+def test_headers_and_parameters(fake: SocketServer) -> None:
     fake.answer({"channels": [], "producers": []})
     with LookupdHTTP(fake.address) as lookupd:
         lookupd.lookup("orders#ephemeral")
@@ -85,7 +86,7 @@ def test_headers_and_parameters(fake: FakeServer) -> None:
     assert "Authorization" not in request["headers"]
 
 
-def test_path_query_and_user_info_of_the_url_are_kept(fake: FakeServer) -> None:
+def test_path_query_and_user_info_of_the_url_are_kept(fake: SocketServer) -> None:
     fake.answer({"topics": ["a"]})
     with LookupdHTTP(f"http://ann:secret@{fake.address}/nsq/?key=k%2F1#part") as lookupd:
         assert lookupd.topics() == ("a",)
@@ -97,7 +98,7 @@ def test_path_query_and_user_info_of_the_url_are_kept(fake: FakeServer) -> None:
     assert request["headers"]["Authorization"] == "Basic YW5uOnNlY3JldA=="
 
 
-def test_authorization_is_sent_as_a_bearer_token(fake: FakeServer) -> None:
+def test_authorization_is_sent_as_a_bearer_token(fake: SocketServer) -> None:
     fake.answer({"topics": []})
     with LookupdHTTP(fake.address, authorization="t0k3n") as lookupd:
         lookupd.topics()
@@ -106,7 +107,7 @@ def test_authorization_is_sent_as_a_bearer_token(fake: FakeServer) -> None:
 
 
 def test_proxies_of_the_environment_are_ignored_unless_asked_for(
-    fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+    fake: SocketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
@@ -118,7 +119,7 @@ def test_proxies_of_the_environment_are_ignored_unless_asked_for(
         lookupd.ping()
 
 
-def test_every_nsqd_endpoint(fake: FakeServer) -> None:
+def test_every_nsqd_endpoint(fake: SocketServer) -> None:
     fake.answer(b"OK", kind="text/plain")
     with NsqdHTTP(fake.address) as nsqd:
         nsqd.ping()
@@ -157,7 +158,7 @@ def test_every_nsqd_endpoint(fake: FakeServer) -> None:
     assert bodies == ["zwölf".encode(), b"later", mpub, b"debug"]
 
 
-def test_every_lookupd_endpoint_that_changes_something(fake: FakeServer) -> None:
+def test_every_lookupd_endpoint_that_changes_something(fake: SocketServer) -> None:
     with LookupdHTTP(fake.address) as lookupd:
         lookupd.create_topic("t")
         lookupd.delete_topic("t")
@@ -199,7 +200,7 @@ def test_every_lookupd_endpoint_that_changes_something(fake: FakeServer) -> None
     ],
 )
 def test_nothing_is_sent_of_what_nsqd_would_refuse(
-    fake: FakeServer, call: Callable[[NsqdHTTP], None]
+    fake: SocketServer, call: Callable[[NsqdHTTP], None]
 ) -> None:
     with NsqdHTTP(fake.address, max_msg_size=100, max_body_size=200) as nsqd:
         with pytest.raises(ConfigError):
@@ -246,8 +247,8 @@ def test_wrong_unix_sockets_fail_in_the_constructor(
         NsqdHTTP(address, **options)
 
 
-class _UnixServer(FakeServer):
-    """FakeServer on a unix socket."""
+class _UnixServer(SocketServer):
+    """SocketServer on a unix socket."""
 
     address_family = socket.AF_UNIX
 
@@ -291,7 +292,7 @@ def test_a_unix_socket(
 
 
 @pytest.mark.parametrize("seconds", [math.inf, 1e11])
-def test_no_time_is_too_long(fake: FakeServer, unix_fake: _UnixServer, seconds: float) -> None:
+def test_no_time_is_too_long(fake: SocketServer, unix_fake: _UnixServer, seconds: float) -> None:
     times = {"timeout": seconds, "connect_timeout": seconds}
     for server, where in ((fake, fake.address), (unix_fake, f"unix://{unix_fake.path}")):
         server.answer(b"OK", kind="text/plain")
@@ -328,7 +329,7 @@ def test_a_unix_socket_that_is_silent(tmp_path: Path) -> None:
 
 
 def test_broken_entries_do_not_hide_the_others(
-    fake: FakeServer, caplog: pytest.LogCaptureFixture
+    fake: SocketServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken: list[Any] = [
         None,
@@ -354,7 +355,7 @@ def test_broken_entries_do_not_hide_the_others(
     assert len(caplog.records) == len(texts)
 
 
-def test_null_lists_are_empty(fake: FakeServer) -> None:
+def test_null_lists_are_empty(fake: SocketServer) -> None:
     fake.answer({"channels": None, "producers": None, "topics": None, "version": None})
     with LookupdHTTP(fake.address) as lookupd:
         assert lookupd.lookup("t").producers == ()
@@ -364,7 +365,7 @@ def test_null_lists_are_empty(fake: FakeServer) -> None:
     assert (stats.topics, stats.producers, stats.memory) == ((), (), None)
 
 
-def test_nodes_with_tombstones_of_the_wrong_length(fake: FakeServer) -> None:
+def test_nodes_with_tombstones_of_the_wrong_length(fake: SocketServer) -> None:
     node = {**PRODUCER, "topics": ["a", 5, "b"], "tombstones": [True]}
     fake.answer({"producers": [node]})
     with LookupdHTTP(fake.address) as lookupd:
@@ -390,7 +391,7 @@ class _From(HTTPAdapter):
     ("adapter", "host", "dials"), [(HTTPAdapter, "127.0.0.1", 1), (_From, "127.0.0.3", 0)]
 )
 def test_a_session_of_the_user_is_dialled_so_that_it_can_be_cut(
-    fake: FakeServer,
+    fake: SocketServer,
     monkeypatch: pytest.MonkeyPatch,
     adapter: type[HTTPAdapter],
     host: str,
@@ -420,7 +421,7 @@ def test_a_session_of_the_user_is_dialled_so_that_it_can_be_cut(
     assert (peers, len(dialled)) == ([host], dials)
 
 
-def test_the_envelope_of_old_servers(fake: FakeServer) -> None:
+def test_the_envelope_of_old_servers(fake: SocketServer) -> None:
     data = {"channels": ["c"], "producers": [PRODUCER]}
     fake.answer({"status_code": 200, "status_txt": "OK", "data": data})
     with LookupdHTTP(fake.address) as lookupd:
@@ -435,7 +436,7 @@ def test_the_envelope_of_old_servers(fake: FakeServer) -> None:
         assert (caught.value.status, caught.value.code) == (500, "INVALID_ARG_TOPIC")
 
 
-def test_stats_are_typed(fake: FakeServer) -> None:
+def test_stats_are_typed(fake: SocketServer) -> None:
     client = {
         "client_id": "w1",
         "ready_count": 7,
@@ -481,21 +482,21 @@ def test_stats_are_typed(fake: FakeServer) -> None:
         {"topics": [{"e2e_processing_latency": []}]},
     ],
 )
-def test_json_of_a_wrong_shape(fake: FakeServer, answer: object) -> None:
+def test_json_of_a_wrong_shape(fake: SocketServer, answer: object) -> None:
     fake.answer(answer)
     with NsqdHTTP(fake.address) as nsqd, pytest.raises(ProtocolError):
         nsqd.stats()
 
 
 @pytest.mark.parametrize("answer", [b"", b"<html>", b"{", b"\xff\xfe", b"[" * 200_000])
-def test_what_is_not_json(fake: FakeServer, answer: bytes) -> None:
+def test_what_is_not_json(fake: SocketServer, answer: bytes) -> None:
     fake.answer(answer)
     with LookupdHTTP(fake.address) as lookupd:
         with pytest.raises(ProtocolError, match="not JSON"):
             lookupd.nodes()
 
 
-def test_an_answer_that_claims_to_be_compressed(fake: FakeServer) -> None:
+def test_an_answer_that_claims_to_be_compressed(fake: SocketServer) -> None:
     fake.answer(b"not gzip at all")
     fake.headers["Content-Encoding"] = "gzip"
     with LookupdHTTP(fake.address) as lookupd, pytest.raises(ProtocolError, match="decompress"):
@@ -514,7 +515,9 @@ def test_an_answer_that_claims_to_be_compressed(fake: FakeServer) -> None:
         (301, b"", "Moved Permanently"),
     ],
 )
-def test_answers_that_are_no_success(fake: FakeServer, status: int, body: bytes, code: str) -> None:
+def test_answers_that_are_no_success(
+    fake: SocketServer, status: int, body: bytes, code: str
+) -> None:
     fake.answer(body, status)
     with NsqdHTTP(f"http://ann:secret@{fake.address}/?key=hidden") as nsqd:
         with pytest.raises(HTTPError) as caught:
@@ -523,7 +526,7 @@ def test_answers_that_are_no_success(fake: FakeServer, status: int, body: bytes,
     assert caught.value.url == f"http://{fake.address}/topic/create?topic=t"
 
 
-def test_a_post_is_not_redirected_because_it_would_become_a_get(fake: FakeServer) -> None:
+def test_a_post_is_not_redirected_because_it_would_become_a_get(fake: SocketServer) -> None:
     fake.answer(b"", 301)
     fake.headers["Location"] = "/elsewhere"
     with NsqdHTTP(fake.address) as nsqd, pytest.raises(HTTPError, match="Moved"):
@@ -532,13 +535,13 @@ def test_a_post_is_not_redirected_because_it_would_become_a_get(fake: FakeServer
 
 
 @pytest.mark.parametrize("port", [0, 65536, True, "4152", None])
-def test_a_403_without_a_port_is_an_error(fake: FakeServer, port: object) -> None:
+def test_a_403_without_a_port_is_an_error(fake: SocketServer, port: object) -> None:
     fake.answer({"message": "TLS_REQUIRED", "https_port": port}, 403)
     with NsqdHTTP(fake.address) as nsqd, pytest.raises(HTTPError, match="TLS_REQUIRED"):
         nsqd.ping()
 
 
-def test_a_403_with_the_port_of_https_is_followed_there(fake: FakeServer) -> None:
+def test_a_403_with_the_port_of_https_is_followed_there(fake: SocketServer) -> None:
     """The port is one where nobody speaks TLS, so the error names what was asked."""
     _, _, port = fake.address.rpartition(":")
     fake.answer({"message": "TLS_REQUIRED", "https_port": int(port)}, 403)
@@ -550,7 +553,7 @@ def test_a_403_with_the_port_of_https_is_followed_there(fake: FakeServer) -> Non
     assert "geheim" not in str(caught.value)
 
 
-def test_500_after_work_that_was_done(fake: FakeServer) -> None:
+def test_500_after_work_that_was_done(fake: SocketServer) -> None:
     fake.answer({"message": "INTERNAL_ERROR"}, 500)
     with NsqdHTTP(fake.address) as nsqd:
         nsqd.free_memory()
@@ -560,7 +563,7 @@ def test_500_after_work_that_was_done(fake: FakeServer) -> None:
             nsqd.free_memory()
 
 
-def test_config_values_are_text_or_json(fake: FakeServer) -> None:
+def test_config_values_are_text_or_json(fake: SocketServer) -> None:
     with NsqdHTTP(fake.address) as nsqd:
         fake.answer(b"123", kind="text/plain; charset=utf-8")
         assert nsqd.get_config("broadcast_address") == "123"
@@ -636,7 +639,7 @@ def test_connections_that_break(answer: bytes) -> None:
     assert address in str(caught.value)
 
 
-def test_https_with_an_unknown_certificate_authority_is_refused(fake: FakeServer) -> None:
+def test_https_with_an_unknown_certificate_authority_is_refused(fake: SocketServer) -> None:
     with LookupdHTTP(f"https://{fake.address}") as lookupd, pytest.raises(ConnectionLost):
         lookupd.ping()
 
@@ -644,7 +647,7 @@ def test_https_with_an_unknown_certificate_authority_is_refused(fake: FakeServer
 # Sessions
 
 
-def test_a_connection_is_kept_and_calls_side_by_side_have_their_own(fake: FakeServer) -> None:
+def test_a_connection_is_kept_and_calls_side_by_side_have_their_own(fake: SocketServer) -> None:
     fake.answer({"topics": []})
     with LookupdHTTP(fake.address) as lookupd:
         for _ in range(5):
@@ -656,7 +659,7 @@ def test_a_connection_is_kept_and_calls_side_by_side_have_their_own(fake: FakeSe
     assert fake.connections <= 4
 
 
-def test_after_close_nothing_is_sent(fake: FakeServer) -> None:
+def test_after_close_nothing_is_sent(fake: SocketServer) -> None:
     lookupd = LookupdHTTP(fake.address)
     lookupd.close()
     with pytest.raises(ClosedError):
@@ -664,7 +667,7 @@ def test_after_close_nothing_is_sent(fake: FakeServer) -> None:
     assert fake.connections == 0
 
 
-def test_a_session_of_the_caller_is_used_and_left_open(fake: FakeServer) -> None:
+def test_a_session_of_the_caller_is_used_and_left_open(fake: SocketServer) -> None:
     fake.answer({"topics": []})
     with requests.Session() as session:
         session.headers["X-Mine"] = "yes"
@@ -675,7 +678,7 @@ def test_a_session_of_the_caller_is_used_and_left_open(fake: FakeServer) -> None
     assert fake.connections == 1
 
 
-def test_requests_run_where_the_runtime_says(fake: FakeServer) -> None:
+def test_requests_run_where_the_runtime_says(fake: SocketServer) -> None:
     class Elsewhere(ThreadRuntime):
         def call_blocking(self, fn: Callable[..., Any], *args: Any) -> Any:
             with ThreadPoolExecutor(1) as pool:
@@ -725,7 +728,7 @@ def test_other_greenlets_run_while_an_unpatched_one_waits() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_child_does_not_use_the_connection_of_its_parent(fake: FakeServer) -> None:
+def test_a_child_does_not_use_the_connection_of_its_parent(fake: SocketServer) -> None:
     fake.answer({"topics": []})
     with LookupdHTTP(fake.address) as lookupd:
         lookupd.topics()

@@ -372,6 +372,7 @@ def test_an_ephemeral_channel_cannot_be_made_ahead() -> None:
         Reader("t", "c", print, nsqd_tcp_addresses="h").ensure_channel(timeout=0)
 
 
+@pytest.mark.reality("there is a second OS thread")
 def test_what_another_os_thread_is_refused_changes_nothing(client: Client, world: World) -> None:
     """On gevent; on threads any may add and remove."""
     with ScriptedNsqd() as first, ScriptedNsqd() as second:

@@ -183,6 +183,7 @@ class Killed(BaseException):
     """As GreenletExit."""
 
 
+@pytest.mark.reality("the interpreter throws into a system call, gevent into its hub")
 def test_what_a_killed_worker_had_received_is_not_lost(
     client: Client, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from gnsqsync.runtime import Lock, choose
 from tests.component.conftest import Client, address
 from tests.support.interpreter import run_script
 from tests.support.scripted import ScriptedNsqd
-from tests.support.serving import FakeServer, Serving, fake_server
+from tests.support.serving import FakeServer, Serving, SocketServer, fake_server
 from tests.support.worlds import World
 
 OFTEN = 0.05
@@ -247,12 +247,13 @@ def test_an_address_map_leads_to_where_it_listens(
 # -- waiting for it -------------------------------------------------------------------------------
 
 
+@pytest.mark.reality("a kernel accepts connections for a server that does not serve")
 def test_a_publish_waits_for_the_first_answer(
     find: Finding, world: World, two_nsqds: tuple[ScriptedNsqd, Any]
 ) -> None:
     nsqd, _ = two_nsqds
     # It accepts connections and answers when it is told to serve.
-    server = FakeServer()
+    server = SocketServer()
     server.answer(nodes(nsqd))
     writer = find(server)
     publish = world.spawn(lambda: writer.publish("t", "x", timeout=20))

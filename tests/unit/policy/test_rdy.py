@@ -555,6 +555,18 @@ def test_nodes_that_are_full_take_turns_evenly() -> None:
     assert max(counts.values()) - min(counts.values()) <= MOST_MESSAGES
 
 
+def test_a_share_that_is_lowered_to_one_is_a_turn_until_all_its_messages_are_answered() -> None:
+    cluster = Cluster(4, "ab")
+    cluster.deliver("a", in_flight=2)
+    cluster.update()
+    cluster.rdy.max_in_flight = 1
+    cluster.update()
+    assert cluster.levels == {"a": 1, "b": 0} and cluster.left["a"] == 0
+    cluster.handle("a")
+    cluster.update()
+    assert cluster.levels == {"a": 0, "b": 1}
+
+
 def test_slow_handlers_keep_turns_at_one_message() -> None:
     cluster = Cluster(1, "abc", most_messages=MOST_MESSAGES)
     order = []
