@@ -6,6 +6,7 @@ The module knows where tests lie, and knows nothing of what they do.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -126,6 +127,7 @@ _CAMPAIGN = (
     "tests/integration/test_patched_suite.py",
     "tests/integration/test_quickstarts.py::test_as_a_newcomer",
     "tests/simulation/test_new_histories.py",
+    "tests/simulation/test_scenarios_at_full_size.py",
     "tests/spark/test_archive.py::test_it_dies_before_each_change",
     "tests/spark/test_archive.py::test_kill_nine_in_the_middle",
     "tests/spark/test_avro.py::test_columns_of_avro",
@@ -175,7 +177,15 @@ _RING_OF = {
     for ring, lines in zip(RINGS, (_FIRST, _SYSTEM, _CAMPAIGN), strict=True)
     for line in lines
 }
+# The parameter of a test that runs with a few examples in its own ring: see ``few_and_many``.
+_MANY = re.compile(r"[\[-]many[\]-]")
 _left_out = pytest.StashKey[dict[str, int]]()
+
+
+def few_and_many(few: int, many: int) -> pytest.MarkDecorator:
+    """Give a test ``count``: ``few`` in its own ring, ``many`` in the third."""
+    values = [pytest.param(few, id="few"), pytest.param(many, id="many")]
+    return pytest.mark.parametrize("count", values)
 
 
 def begins(name: str, line: str) -> bool:
@@ -187,6 +197,8 @@ def begins(name: str, line: str) -> bool:
 
 def ring_of(name: str, *, on_real_servers: bool = False, waits: bool = False) -> str:
     """Return the ring of a test. ``waits``: a row of conformance that mostly waits."""
+    if _MANY.search(name):
+        return CAMPAIGN
     ring = _RING_OF[
         max((line for line in _RING_OF if begins(name, line)), key=len, default="tests/")
     ]

@@ -56,6 +56,16 @@ def test_the_longest_line_decides_and_real_servers_are_of_the_second_ring() -> N
     assert marks.ring_of(f"{cuts}[torn]", on_real_servers=True) == "campaign"
 
 
+def test_many_examples_are_of_the_third_ring() -> None:
+    examples = "tests/unit/test_x.py::test_it"
+    for parameters in ("few", "tls-few", "few-tls", "manyfold", "as many as there are"):
+        assert marks.ring_of(f"{examples}[{parameters}]") == "first"
+    for parameters in ("many", "tls-many", "many-tls", "tls-many-snappy"):
+        assert marks.ring_of(f"{examples}[{parameters}]") == "campaign"
+    few, many = marks.few_and_many(3, 40).args[1]
+    assert (few.id, few.values, many.id, many.values) == ("few", (3,), "many", (40,))
+
+
 # All files are imported, beside whatever else runs.
 @pytest.mark.timeout(300)
 def test_each_test_has_exactly_one_ring() -> None:
