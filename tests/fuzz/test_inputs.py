@@ -25,6 +25,7 @@ from tests.fuzz.harness import CORPUS, inputs
 from tests.fuzz.peers import TARGETS as PEER_TARGETS
 from tests.fuzz.peers import http_json, opening, raw_server
 from tests.fuzz.targets import TARGETS
+from tests.support.marks import few_and_many
 
 MEBI = 1024 * 1024
 # Always the same examples: a red build must be somebody's fault.
@@ -71,9 +72,10 @@ def mutants(name: str) -> st.SearchStrategy[bytes]:
     return st.builds(mix, known, known, share, share, noise)
 
 
+@few_and_many(10, 40)
 @pytest.mark.parametrize("name", TARGETS)
-def test_mutants_of_the_corpus(name: str) -> None:
-    @FIXED
+def test_mutants_of_the_corpus(name: str, count: int) -> None:
+    @settings(FIXED, max_examples=count)
     @given(mutants(name))
     def run(data: bytes) -> None:
         TARGETS[name].run(data)
@@ -107,17 +109,25 @@ documents = st.recursive(
 )
 
 
-@settings(FIXED, max_examples=300)
-@given(st.integers(0, 7), documents)
-def test_json_of_any_shape(kind: int, document: Any) -> None:
-    http_json(bytes([kind]) + json.dumps(document).encode())
+@few_and_many(60, 300)
+def test_json_of_any_shape(count: int) -> None:
+    @settings(FIXED, max_examples=count)
+    @given(st.integers(0, 7), documents)
+    def run(kind: int, document: Any) -> None:
+        http_json(bytes([kind]) + json.dumps(document).encode())
+
+    run()
 
 
-@settings(FIXED, max_examples=300)
-@given(st.integers(0, 5), st.dictionaries(st.sampled_from(KEYS), scalars, max_size=8))
-def test_identify_answers_of_any_shape(options: int, answer: dict[str, Any]) -> None:
-    frame = encode_response(json.dumps(answer).encode())
-    opening(bytes([0, options]) + frame + encode_response(b"OK"))
+@few_and_many(60, 300)
+def test_identify_answers_of_any_shape(count: int) -> None:
+    @settings(FIXED, max_examples=count)
+    @given(st.integers(0, 5), st.dictionaries(st.sampled_from(KEYS), scalars, max_size=8))
+    def run(options: int, answer: dict[str, Any]) -> None:
+        frame = encode_response(json.dumps(answer).encode())
+        opening(bytes([0, options]) + frame + encode_response(b"OK"))
+
+    run()
 
 
 def peak(run: Callable[[], object]) -> int:

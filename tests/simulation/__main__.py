@@ -24,8 +24,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--day", type=int, help="a whole day, of this seed")
     parser.add_argument("--world", choices=["cluster", "race"], help="only of this kind")
     parser.add_argument("--explore", action="store_true", help="races that lead to new places")
-    parser.add_argument("--scenarios", action="store_true", help="run those of scenarios_*.py")
-    parser.add_argument("--known", action="store_true", help="run those that once failed")
+    parser.add_argument(
+        "--scenarios", nargs="*", metavar="FILE", help="run those of scenarios_FILE.py (all files)"
+    )
+    parser.add_argument("--known", action="store_true", help="run a history for each known fault")
+    parser.add_argument(
+        "--many", action="store_true", help="all known ones; scenarios at full size"
+    )
     parser.add_argument("--stacks-at", type=float, help="show then (seconds) where each task is")
     parser.add_argument("--first", type=int, default=1, help="the first seed (1)")
     parser.add_argument("--seeds", type=int, default=100, help="how many (100)")
@@ -39,14 +44,14 @@ def main(arguments: list[str] | None = None) -> int:
     environment.install(faults.FAULTS[options.fault].changes if options.fault else ())
     from tests.simulation import campaign
 
-    if options.scenarios:
+    if options.scenarios is not None:
         from tests.simulation import scenario
 
-        return scenario.run_all()
+        return scenario.run_all(options.scenarios, options.many)
     if options.fault and options.seed is None and options.shrink is None:
         return campaign.hunt(campaign.names(options.first, options.seeds, options.world))
     if options.known:
-        return campaign.run(campaign.known(), options.minutes)
+        return campaign.run(campaign.known(options.many), options.minutes)
     if options.seed is not None:
         return campaign.replay(options.seed, options.stacks_at, options.picture)
     if options.shrink is not None:

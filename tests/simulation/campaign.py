@@ -158,10 +158,16 @@ def hunt(histories: Iterable[str]) -> int:
     return 1
 
 
-def known() -> list[str]:
-    """The seeds of ``seeds.txt``."""
+def known(many: bool) -> list[str]:
+    """Return the seeds of ``seeds.txt``: ``many`` all, else the first of each fault."""
     lines = (Path(__file__).parent / "seeds.txt").read_text().splitlines()
-    return [line.split()[0] for line in lines if not line.startswith("#")]
+    found = [line.partition(" ")[::2] for line in lines if not line.startswith("#")]
+    if many:
+        return [seed for seed, _ in found]
+    first: dict[str, str] = {}
+    for seed, fault in found:
+        first.setdefault(fault, seed)
+    return list(first.values())
 
 
 class _Sum:

@@ -66,12 +66,13 @@ def install(changes: Iterable[points.Change] = ()) -> None:
     random.Random = _SeededRandom  # type: ignore[misc]
     os.urandom = lambda size: _World.chance.randbytes(size)
     os.getpid = lambda: 4242 if _real_getpid() == _World.pid else 4243
-    points.install(_point, changes)
+    points.install(changes)
     _install_http()
 
 
 def enter(scheduler: Scheduler, network: Network, seed: str) -> None:
     _World.scheduler = scheduler
+    points.use(scheduler.strikes, scheduler.interrupt)
     _World.network = network
     _World.pid = _real_getpid()
     _World.thread = get_ident()
@@ -162,12 +163,6 @@ def _sleep(seconds: float) -> None:
 
 def _no_sleep(seconds: float) -> None:
     raise AssertionError("somebody sleeps past the simulation")
-
-
-def _point(place: int) -> None:
-    scheduler = _World.scheduler
-    if scheduler is not None:
-        scheduler.point(place)
 
 
 class _SeededRandom(_Random):

@@ -268,10 +268,10 @@ class Network:
     # -- links -----------------------------------------------------------------------------------
 
     def link(self, one: str, other: str) -> Link:
-        return self._links.get((min(one, other), max(one, other)), self.usual)
+        return self._links.get((one, other), self.usual)
 
     def set_link(self, one: str, other: str, link: Link) -> None:
-        self._links[min(one, other), max(one, other)] = link
+        self._links[one, other] = self._links[other, one] = link
 
     def cut(self, source: str, target: str) -> None:
         """Nothing that ``source`` sends arrives at ``target``; not the other way round."""

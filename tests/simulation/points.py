@@ -1,8 +1,8 @@
 """Points between the lines of modules whose correctness hangs on their locks.
 
-A finder compiles these modules with a call before each statement, at which the scheduler may
-interrupt a thread. The statements are those of the file. The same finder can put a fault into a
-module: a text of the source replaced by another one.
+A finder compiles these modules with a question before each statement: is the thread interrupted
+here? The statements are those of the file. The same finder can put a fault into a module: a text of
+the source replaced by another one.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from itertools import repeat
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
-__all__ = ["INTERRUPTED", "Change", "install"]
+__all__ = ["INTERRUPTED", "Change", "install", "use"]
 
 # In these a thread may be interrupted between any two statements.
 INTERRUPTED = (
@@ -40,7 +41,11 @@ INTERRUPTED = (
     "gnsqsync.writer.dials",
     "gnsqsync.writer.nsqd_pool",
 )
-_NAME = "__simulated_point__"
+_STRIKES, _INTERRUPT = "__simulated_strikes__", "__simulated_interrupt__"
+# Global names of each module that is compiled with points. A module that is imported later gets the
+# same ones. Before a history begins, nobody is interrupted.
+_names: dict[str, Any] = {_STRIKES: repeat(False).__next__, _INTERRUPT: None}
+_modules: list[ModuleType] = []
 
 
 class Change(NamedTuple):
@@ -51,19 +56,28 @@ class Change(NamedTuple):
     new: str
 
 
-def install(point: Callable[[int], None], changes: Iterable[Change] = ()) -> None:
-    """From now on such modules are imported so. AssertionError when one is there already."""
+def use(strikes: Callable[[], bool], interrupt: Callable[[int], None]) -> None:
+    """Ask ``strikes`` before each statement from now on; if True, call ``interrupt`` with its line.
+
+    A history passes millions of points: ``strikes`` should be a function written in C.
+    """
+    _names.update({_STRIKES: strikes, _INTERRUPT: interrupt})
+    for module in _modules:
+        module.__dict__.update(_names)
+
+
+def install(changes: Iterable[Change] = ()) -> None:
+    """Compile such modules so from now on. AssertionError if one is imported already."""
     by_module: dict[str, list[Change]] = {}
     for change in changes:
         by_module.setdefault(change.module, []).append(change)
     there = [name for name in (*INTERRUPTED, *by_module) if name in sys.modules]
     assert not there, f"imported before: {there}"
-    sys.meta_path.insert(0, _Finder(point, by_module))
+    sys.meta_path.insert(0, _Finder(by_module))
 
 
 class _Finder(MetaPathFinder):
-    def __init__(self, point: Callable[[int], None], changes: dict[str, list[Change]]) -> None:
-        self._point = point
+    def __init__(self, changes: dict[str, list[Change]]) -> None:
         self._changes = changes
 
     def find_spec(
@@ -76,18 +90,16 @@ class _Finder(MetaPathFinder):
         spec.loader = _Loader(
             fullname,
             spec.origin,
-            self._point if fullname in INTERRUPTED else None,
+            fullname in INTERRUPTED,
             self._changes.get(fullname, []),
         )
         return spec
 
 
 class _Loader(SourceFileLoader):
-    def __init__(
-        self, name: str, path: str, point: Callable[[int], None] | None, changes: list[Change]
-    ) -> None:
+    def __init__(self, name: str, path: str, has_points: bool, changes: list[Change]) -> None:
         super().__init__(name, path)
-        self._point = point
+        self._has_points = has_points
         self._changes = changes
 
     def get_code(self, fullname: str) -> CodeType:
@@ -97,18 +109,19 @@ class _Loader(SourceFileLoader):
             assert count == 1, f"{change.old!r} is {count} times in {fullname}"
             source = source.replace(change.old, change.new)
         tree = ast.parse(source, self.path)
-        if self._point is not None:
+        if self._has_points:
             tree = ast.fix_missing_locations(_Points(INTERRUPTED.index(fullname)).visit(tree))
         return compile(tree, self.path, "exec")
 
     def exec_module(self, module: ModuleType) -> None:
-        if self._point is not None:
-            module.__dict__[_NAME] = self._point
+        if self._has_points:
+            _modules.append(module)
+            module.__dict__.update(_names)
         super().exec_module(module)
 
 
 class _Points(ast.NodeTransformer):
-    """Puts a call before each statement of each function; it is told which line that is."""
+    """Puts the question before each statement of each function."""
 
     def __init__(self, module: int) -> None:
         self._first = module * 10_000
@@ -135,7 +148,8 @@ class _Points(ast.NodeTransformer):
         for statement in statements:
             if not isinstance(statement, (ast.Global, ast.Nonlocal, ast.Pass)):
                 place = ast.Constant(self._first + statement.lineno)
-                call = ast.Expr(ast.Call(ast.Name(_NAME, ast.Load()), [place], []))
-                result.append(ast.copy_location(call, statement))
+                asks = ast.Call(ast.Name(_STRIKES, ast.Load()), [], [])
+                call = ast.Expr(ast.Call(ast.Name(_INTERRUPT, ast.Load()), [place], []))
+                result.append(ast.copy_location(ast.If(asks, [call], []), statement))
             result.append(statement)
         return result

@@ -12,9 +12,10 @@ import os
 import random
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from gnsqsync import Reader, Writer
@@ -30,9 +31,14 @@ from tests.simulation.nsqd import SimNsqd
 from tests.simulation.runtime import SimRuntime
 from tests.simulation.scheduler import Scheduler, SimTask
 
-__all__ = ["Spawned", "World", "run_all", "scenarios"]
+__all__ = ["SUBJECTS", "Spawned", "World", "run_all", "scenarios"]
 
+# Each is a file of scenarios, ``scenarios_*.py``.
+SUBJECTS = ("backoff", "dials", "reader", "writer")
+
+# Seconds that a scenario may take, and seconds after its end in which all else ends.
 _MOST_SECONDS = 36_000.0
+_END_SECONDS = 120.0
 
 
 class _Runtime(SimRuntime):
@@ -74,11 +80,12 @@ class Spawned:
 class World:
     """One process ("client"), the servers that are asked for, and their clocks.
 
-    ``kind``: threads or greenlets.
+    ``kind``: threads or greenlets. ``many``: long scenarios run at their full size.
     """
 
-    def __init__(self, name: str, kind: str) -> None:
+    def __init__(self, name: str, kind: str, many: bool = False) -> None:
         self.kind = kind
+        self._many = many
         self.scheduler = Scheduler(f"{name} {kind}", preempts=kind == "threads")
         self.network = Network(self.scheduler, random.Random(f"{name} {kind}"))
         self.network.usual = Link()
@@ -104,16 +111,20 @@ class World:
         runtime.dials = self.dials
         return runtime
 
+    def size(self, few: int, many: int) -> int:
+        """Return ``few`` in the first ring of tests, ``many`` in the third."""
+        return many if self._many else few
+
     def sleep(self, seconds: float) -> None:
         """Of the task that calls it: of the scenario, or of a handler."""
         self.scheduler.park("its time", self.scheduler.now + seconds)
 
     def eventually(self, is_so: Callable[[], object], seconds: float = 60.0) -> None:
         """Wait until it is so; AssertionError when that takes longer."""
-        until = self.now + seconds
+        until, pause = self.now + seconds, max(0.01, seconds / 50_000)
         while not is_so():
             assert self.now < until, f"not within {seconds:g} s"
-            self.sleep(0.01)
+            self.sleep(pause)
 
     def spawn(self, call: Callable[..., Any], *args: Any, **options: Any) -> Spawned:
         """``call(*args, **options)`` in a task of its own."""
@@ -238,7 +249,14 @@ class World:
                 found.append(traceback.format_exc())
 
         task = self.scheduler.spawn("scenario", body, owner="user")
-        self.scheduler.run(self.now + _MOST_SECONDS)
+        until = self.now + _MOST_SECONDS
+        is_at_rest = False
+        while not task.ended and self.now < until and not is_at_rest:
+            next_look = self.now + 60.0
+            self.scheduler.run(next_look)
+            is_at_rest = self.now < next_look
+        # Servers ask each other for ever: all else has ended by then.
+        self.scheduler.run(self.now + _END_SECONDS)
         if not task.ended:
             found.append(f"it waits for {task.waits_for}")
         left = [task.name for task in self.scheduler.tasks.values()]
@@ -250,29 +268,23 @@ class World:
         return "\n".join(found)
 
 
-def scenarios() -> dict[str, Callable[[World], None]]:
-    """All of them, by name."""
-    from tests.simulation import (
-        scenarios_backoff,
-        scenarios_dials,
-        scenarios_reader,
-        scenarios_writer,
-    )
-
+def scenarios(*subjects: str) -> dict[str, Callable[[World], None]]:
+    """Return the scenarios of these files by name; without arguments, all."""
+    modules = [import_module(f"tests.simulation.scenarios_{one}") for one in subjects or SUBJECTS]
     return {
         name: scenario
-        for module in (scenarios_backoff, scenarios_dials, scenarios_reader, scenarios_writer)
+        for module in modules
         for name, scenario in vars(module).items()
         if name.startswith("scenario_")
     }
 
 
-def run_all() -> int:
-    """Each scenario on threads and on greenlets, in a process of its own; JSON on stdout.
+def run_all(subjects: Sequence[str] = (), many: bool = False) -> int:
+    """Run each scenario on threads and on greenlets, in a process of its own; JSON on stdout.
 
     By "name kind": what was wrong, "" when nothing was.
     """
-    found = scenarios()
+    found = scenarios(*subjects)
     gc.freeze()
     outcomes = {}
     for name, scenario in found.items():
@@ -281,7 +293,7 @@ def run_all() -> int:
             sys.stdout.flush()
             child = os.fork()
             if not child:
-                text = World(name, kind).carry_out(scenario)
+                text = World(name, kind, many).carry_out(scenario)
                 with os.fdopen(writing, "w") as file:
                     file.write(text or "ok")
                 os._exit(0)

@@ -18,7 +18,7 @@ def scenario_an_nsqd_that_refuses_is_dialled_each_five_seconds(world: World) -> 
     world.eventually(lambda: world.rdy() == [1])
     nsqd.kill()
     times: list[float] = []
-    while len(times) < 400:
+    while len(times) < world.size(120, 400):
         before = len(world.dials)
         world.eventually(lambda before=before: len(world.dials) > before, 5.1)  # type: ignore[misc]
         times.append(world.now)
@@ -54,10 +54,10 @@ def scenario_an_nsqd_that_ends_each_connection_is_dialled_each_minute(world: Wor
     assert 60 <= len(world.dials) - before <= 120
 
 
-def scenario_a_thousand_readers_that_lose_one_nsqd_spread_their_dials(world: World) -> None:
+def scenario_many_readers_that_lose_one_nsqd_spread_their_dials(world: World) -> None:
     """The nsqd is never dialled by all at once: after the loss, in the outage, at its return."""
     # The rule knows nothing of threads and greenlets, and a thousand take 15 s of a processor.
-    readers, outage = (1000 if world.kind == "threads" else 200), 60.0
+    readers, outage = world.size(200, 1000 if world.kind == "threads" else 200), 60.0
     nsqd = world.nsqd()
 
     def never(message: Message) -> None:
@@ -76,7 +76,8 @@ def scenario_a_thousand_readers_that_lose_one_nsqd_spread_their_dials(world: Wor
     # The first dials lie in a quarter of a second; later ones in seconds.
     assert max(slots.values()) <= readers / 2, slots
     late = [count for slot, count in slots.items() if slot >= 200]
-    assert max(late) <= readers / 15, late
+    # Of a few readers, more happen to meet.
+    assert max(late) <= readers / 15 + 5, late
     assert sum(late) <= readers * (outage - 20) / 2.5
     nsqd.start()
     world.eventually(lambda: len(world.rdy()) == readers, 5.5)
@@ -128,7 +129,7 @@ def scenario_the_first_nsqlookupd_that_returns_is_asked_within_five_seconds(worl
             lookupd.kill()
             if ends == "is silent":
                 world.network.off[lookupd.name] = None
-        world.sleep(1800)
+        world.sleep(world.size(300, 1800))
         assert len(reader._run._discovery.failures) == 2  # type: ignore[union-attr]
         asked = len(lookupds[1].asked)
         lookupds[1].start()

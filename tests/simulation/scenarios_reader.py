@@ -218,13 +218,13 @@ def _waits(world: World, rates: list[float], seconds: float, **options: Any) -> 
 
 
 def scenario_three_nsqds_with_messages_and_one_slot(world: World) -> None:
-    waits = _waits(world, [5.0, 4.9, 5.1], 60.0)
+    waits = _waits(world, [5.0, 4.9, 5.1], world.size(30, 60))
     assert waits[len(waits) // 2] <= 0.06
     assert waits[len(waits) * 99 // 100] <= 0.25
 
 
 def scenario_ten_nsqds_of_which_one_has_messages_and_one_slot(world: World) -> None:
-    waits = _waits(world, [5.0] + [0.0] * 9, 60.0)
+    waits = _waits(world, [5.0] + [0.0] * 9, world.size(30, 60))
     assert waits[len(waits) * 99 // 100] <= 1.0
 
 
@@ -283,7 +283,7 @@ def _group(world: World, handler: Any, nsqd: Any, topics: list[str]) -> ReaderGr
 
 
 def scenario_five_topics_of_a_group_and_one_slot(world: World) -> None:
-    nsqd, topics, seconds, rate = world.nsqd(), list("abcde"), 60.0, 5.0
+    nsqd, topics, seconds, rate = world.nsqd(), list("abcde"), world.size(20, 60), 5.0
     waits: list[float] = []
     sent: dict[bytes, float] = {}
 
@@ -472,7 +472,7 @@ def _holds(
 
 
 def scenario_a_rate_limit_holds_and_is_reached(world: World) -> None:
-    _holds(world, 50, 50, 1, 60)
+    _holds(world, 50, 50, 1, world.size(30, 60))
 
 
 def scenario_a_high_rate_limit_holds_and_is_reached(world: World) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, repeat
 from typing import Any
 
 import greenlet
@@ -127,7 +128,10 @@ class Scheduler:
         self.pairs: dict[tuple[int, int], None] = {}
         self._place = 0
         self._gap = gap
-        self._left = self._next_gap()
+        # Asked at each point: True if a thread is interrupted there. A greenlet never is.
+        self.strikes: Callable[[], bool] = repeat(False).__next__
+        if preempts:
+            self.strikes = chain.from_iterable(self._answers(self._next_gap())).__next__
         self._numbers = 0
         self._ready: list[SimTask] = []
         self._timers: list[tuple[float, int, Timer]] = []
@@ -234,15 +238,17 @@ class Scheduler:
                 timer.cancel()
         return task.was_woken
 
-    def point(self, place: int = 0) -> None:
-        """A thread may lose the processor here. ``place``: a number for this line of code."""
-        self._left -= 1
-        if self._left <= 0:
-            self._left = self._next_gap()
-            if self.preempts and self.current is not None:
-                self._place = place
-                self.give_way()
-                self.pairs[self._place, place] = None
+    def point(self) -> None:
+        """A thread may lose the processor here."""
+        if self.strikes():
+            self.interrupt()
+
+    def interrupt(self, place: int = 0) -> None:
+        """Take the processor from a thread. ``place``: a number for this line of code."""
+        if self.preempts and self.current is not None:
+            self._place = place
+            self.give_way()
+            self.pairs[self._place, place] = None
 
     def give_way(self) -> None:
         """Let others run; this one goes on when it is its turn."""
@@ -256,6 +262,13 @@ class Scheduler:
         thrown, task.thrown = task.thrown, None
         if thrown is not None:
             raise thrown
+
+    def _answers(self, gap: int) -> Iterator[Iterable[bool]]:
+        """Answer each point, in C but for one point of each gap."""
+        while True:
+            yield repeat(False, gap - 1)
+            gap = self._next_gap()
+            yield (True,)
 
     def _next_gap(self) -> int:
         return 1 + int(self.rng.expovariate(1.0 / self._gap))

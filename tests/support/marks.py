@@ -6,6 +6,7 @@ Knows the places of tests, and not what they do.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection
 from typing import Any
@@ -166,6 +167,7 @@ _CAMPAIGN = (
     "::test_every_flipped_byte_and_every_truncation[True-others]",
     "tests/unit/embedded/disk/test_damage.py"
     "::test_every_flipped_byte_and_every_truncation[False-others]",
+    "tests/simulation/test_scenarios_at_full_size.py",
     "tests/spark/test_archive.py::test_it_dies_before_each_change",
     "tests/spark/test_archive.py::test_kill_nine_in_the_middle",
     "tests/spark/test_avro.py::test_columns_of_avro",
@@ -221,7 +223,15 @@ _RING_OF = {
     for ring, lines in zip(RINGS, (_FIRST, _SYSTEM, _CAMPAIGN), strict=True)
     for line in lines
 }
+# The parameter of a test that runs with a few examples in its own ring: see ``few_and_many``.
+_MANY = re.compile(r"[\[-]many[\]-]")
 _left_out = pytest.StashKey[dict[str, int]]()
+
+
+def few_and_many(few: int, many: int) -> pytest.MarkDecorator:
+    """Give a test ``count``: ``few`` in its own ring, ``many`` in the third."""
+    values = [pytest.param(few, id="few"), pytest.param(many, id="many")]
+    return pytest.mark.parametrize("count", values)
 
 
 def lines_of(name: str) -> list[str]:
@@ -242,6 +252,8 @@ def begins(name: str, lines: Collection[str]) -> bool:
 
 def ring_of(name: str, *, on_real_servers: bool = False, waits: bool = False) -> str:
     """Return the ring of a test. ``waits``: a row of conformance that mostly waits."""
+    if _MANY.search(name):
+        return CAMPAIGN
     # Ten thousand tests ask, in each process: the lines are looked up and not tried one by one.
     ring = next((_RING_OF[line] for line in lines_of(name) if line in _RING_OF), FIRST)
     if ring != FIRST or waits:

@@ -19,6 +19,7 @@ from greenlet import getcurrent, greenlet
 
 from gnsqsync.connection.read_turn import ReadTurn, TurnState
 from gnsqsync.errors import ConnectionLost
+from tests.support.marks import few_and_many
 
 Steps = Callable[[], None]
 
@@ -356,22 +357,24 @@ def callers(world: World, fates: tuple[str, ...]) -> list[Steps]:
 FATES = ("answered", "times out", "is killed", "meets the end")
 
 
+@few_and_many(120, 3000)
 @pytest.mark.parametrize("fate", FATES)
-def test_a_caller_and_the_reading_thread(fate: str) -> None:
+def test_a_caller_and_the_reading_thread(fate: str, count: int) -> None:
     def make(world: World) -> list[Steps]:
         return [*callers(world, (fate,)), partial(reading_thread, world)]
 
-    assert walk(make, 10) > 100
-    wander(make, range(1500))
+    assert walk(make, 7 if count < 1000 else 10) > 30
+    wander(make, range(count))
 
 
+@few_and_many(120, 3000)
 @pytest.mark.parametrize(("fate", "other"), [*combinations_with_replacement(FATES, 2)])
-def test_two_callers_and_the_reading_thread(fate: str, other: str) -> None:
+def test_two_callers_and_the_reading_thread(fate: str, other: str, count: int) -> None:
     def make(world: World) -> list[Steps]:
         return [*callers(world, (fate, other)), partial(reading_thread, world)]
 
-    assert walk(make, 6) > 500
-    wander(make, range(1500))
+    assert walk(make, 4 if count < 1000 else 6) > 50
+    wander(make, range(count))
 
 
 @pytest.fixture

@@ -7,7 +7,12 @@ import random
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from gnsqsync.addresses import Address
 from gnsqsync.policy.nodes import (
@@ -18,6 +23,7 @@ from gnsqsync.policy.nodes import (
     NodeState,
     ReaderNodes,
 )
+from tests.support.marks import few_and_many
 from tests.support.nodes import states_of
 
 A, B, C = (Address(name, 4150) for name in "abc")
@@ -391,5 +397,9 @@ class ReaderNodesMachine(RuleBasedStateMachine):
         assert waiting & self.wanted() <= set(later.due(2e9))
 
 
-TestReaderNodes = ReaderNodesMachine.TestCase
-TestReaderNodes.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+@few_and_many(20, 200)
+def test_any_order_of_events(count: int) -> None:
+    run_state_machine_as_test(
+        ReaderNodesMachine,
+        settings=settings(max_examples=count, stateful_step_count=50, deadline=None),
+    )

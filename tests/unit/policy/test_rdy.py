@@ -598,7 +598,7 @@ def test_empty_nodes_leave_most_of_the_time_to_a_full_one() -> None:
     cluster = Cluster(1, "abcdefghij", transit=0.002)
     waits = dict.fromkeys("abcdefghij", 0.0)
     handled = 0
-    while cluster.now < 60.0:
+    while cluster.now < 20.0:
         if cluster.levels["a"]:
             cluster.handle("a")
             cluster.update(step=0.001)
@@ -610,7 +610,7 @@ def test_empty_nodes_leave_most_of_the_time_to_a_full_one() -> None:
                 waits[node] = cluster.now
             assert cluster.now - waits[node] <= 0.25 * 10
     # 1,000 a second would be all of it.
-    assert handled >= 0.9 * 60_000
+    assert handled >= 0.9 * 20_000
 
 
 def test_of_all_turns_the_longest_ends_for_a_node_of_a_lowered_limit() -> None:

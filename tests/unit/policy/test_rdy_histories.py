@@ -14,12 +14,18 @@ from collections.abc import Callable
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from gnsqsync.policy.backoff import Phase
 from gnsqsync.policy.rdy import Load, RdyAllocator, Regime
 from gnsqsync.policy.rdy_turns import LONGEST_LOOK, LONGEST_REST, MOST_MESSAGES
 from tests.support.allocator import node_under_test, rdy_of
+from tests.support.marks import few_and_many
 
 IDLE, TURN = 2.0, 5.0
 ROUND = 1.0
@@ -222,8 +228,11 @@ class AnyHistory(RuleBasedStateMachine):
             self.update()
 
 
-TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+@few_and_many(40, 300)
+def test_any_history(count: int) -> None:
+    run_state_machine_as_test(
+        AnyHistory, settings=settings(max_examples=count, stateful_step_count=40, deadline=None)
+    )
 
 
 class Wire:
@@ -404,7 +413,6 @@ class World:
 intervals = st.sampled_from([0.0, 0.0, None, 0.7, 3.0])
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     limit=st.integers(1, 4),
     nodes=st.lists(intervals, min_size=2, max_size=9),
@@ -415,7 +423,7 @@ intervals = st.sampled_from([0.0, 0.0, None, 0.7, 3.0])
 )
 # Nodes that drain took their own slots back here, past one that waited longer.
 @example(limit=3, nodes=[0.0, 0.0, 0.0, 3.0], slowest=8.0, rounds=False, churn=[], seed=0)
-def test_nobody_waits_longer_than_the_docstring_says(
+def nobody_waits_longer_than_the_docstring_says(
     limit: int,
     nodes: list[float | None],
     slowest: float,
@@ -443,7 +451,11 @@ def test_nobody_waits_longer_than_the_docstring_says(
     assert world.most_used <= limit
 
 
-@settings(max_examples=40, deadline=None)
+@few_and_many(15, 120)
+def test_nobody_waits_longer_than_the_docstring_says(count: int) -> None:
+    settings(max_examples=count, deadline=None)(nobody_waits_longer_than_the_docstring_says)()
+
+
 @given(
     limit=st.integers(1, 40),
     nodes=st.lists(intervals, min_size=1, max_size=6),
@@ -452,7 +464,7 @@ def test_nobody_waits_longer_than_the_docstring_says(
     losses=st.integers(0, 5),
     seed=st.integers(0, 1000),
 )
-def test_the_whole_limit_is_given_out_soon_after_the_last_change(
+def the_whole_limit_is_given_out_soon_after_the_last_change(
     limit: int,
     nodes: list[float | None],
     slowest: float,
@@ -494,7 +506,13 @@ def test_the_whole_limit_is_given_out_soon_after_the_last_change(
     assert sum(busy) + sum(empty) == limit
 
 
-@settings(max_examples=60, deadline=None)
+@few_and_many(15, 80)
+def test_the_whole_limit_is_given_out_soon_after_the_last_change(count: int) -> None:
+    settings(max_examples=count, deadline=None)(
+        the_whole_limit_is_given_out_soon_after_the_last_change
+    )()
+
+
 @given(
     limit=st.integers(1, 20),
     nodes=st.lists(intervals, min_size=2, max_size=6),
@@ -502,7 +520,7 @@ def test_the_whole_limit_is_given_out_soon_after_the_last_change(
     transit=st.sampled_from([0.02, 0.2, 1.0]),
     seed=st.integers(0, 1000),
 )
-def test_messages_on_the_wire_do_not_exceed_the_limit_either(
+def messages_on_the_wire_do_not_exceed_the_limit_either(
     limit: int, nodes: list[float | None], slowest: float, transit: float, seed: int
 ) -> None:
     """Counted at nsqd, with RDY, messages and answers under way."""
@@ -513,6 +531,13 @@ def test_messages_on_the_wire_do_not_exceed_the_limit_either(
     world.lose(0)
     world.run(20.0)
     assert world.most_used <= limit
+
+
+@few_and_many(15, 120)
+def test_messages_on_the_wire_do_not_exceed_the_limit_either(count: int) -> None:
+    settings(max_examples=count, deadline=None)(
+        messages_on_the_wire_do_not_exceed_the_limit_either
+    )()
 
 
 def test_without_transit_messages_on_the_wire_can_exceed_it() -> None:

@@ -58,6 +58,16 @@ def rings_of(item: pytest.Item) -> list[str]:
     return [mark.name for mark in item.iter_markers() if mark.name in marks.RINGS]
 
 
+def test_many_examples_are_of_the_third_ring() -> None:
+    examples = "tests/unit/test_x.py::test_it"
+    for parameters in ("few", "tls-few", "few-tls", "manyfold", "as many as there are"):
+        assert marks.ring_of(f"{examples}[{parameters}]") == "first"
+    for parameters in ("many", "tls-many", "many-tls", "tls-many-snappy"):
+        assert marks.ring_of(f"{examples}[{parameters}]") == "campaign"
+    few, many = marks.few_and_many(3, 40).args[1]
+    assert (few.id, few.values, many.id, many.values) == ("few", (3,), "many", (40,))
+
+
 def test_each_test_has_exactly_one_ring(request: pytest.FixtureRequest) -> None:
     """The rings together are all tests, and no test is run twice."""
     assert [item.nodeid for item in request.session.items if len(rings_of(item)) != 1] == []

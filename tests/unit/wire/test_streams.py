@@ -18,6 +18,7 @@ from gnsqsync.wire.codec import DeflateLayer, Layer, SnappyLayer
 from gnsqsync.wire.frames import FrameDecoder, Reply
 from gnsqsync.wire.handshake import Negotiated, Receive, Send, handshake
 from gnsqsync.wire.tls import TlsLayer
+from tests.support.marks import few_and_many
 from tests.unit.wire.encoding import encode_message
 
 ID = b"18a203f27f269000"
@@ -27,6 +28,11 @@ IDS = ["+".join(filter(None, ["tls" if t else "", c or ""])) or "clear" for t, c
 combinations = pytest.mark.parametrize(("tls", "codec"), COMBINATIONS, ids=IDS)
 CA = trustme.CA()
 CERTIFICATE = CA.issue_cert("127.0.0.1")
+# Made once: a default context loads all authorities of the machine.
+CLIENT_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+CA.configure_trust(CLIENT_TLS)
+SERVER_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+CERTIFICATE.configure_cert(SERVER_TLS)
 
 
 class Responder:
@@ -94,9 +100,7 @@ class ScriptedServer:
         while self.upgrades:
             name = self.upgrades.pop(0)
             if name == "tls":
-                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-                CERTIFICATE.configure_cert(context)
-                self.tls = TlsLayer(context, server_side=True)
+                self.tls = TlsLayer(SERVER_TLS, server_side=True)
                 return sent
             self.stack.layers.append(SnappyLayer() if name == "snappy" else DeflateLayer(6))
             sent += self.stack.encode(frames.encode_response(b"OK"))
@@ -157,9 +161,7 @@ class Client:
     def upgrade(self, kind: str, level: int) -> None:
         rest = self.decoder.take_rest()
         if kind == "tls":
-            context = ssl.create_default_context()
-            CA.configure_trust(context)
-            layer = TlsLayer(context, server_hostname="127.0.0.1")
+            layer = TlsLayer(CLIENT_TLS, server_hostname="127.0.0.1")
             self.transmit(layer.handshake(rest))
             while not layer.done:
                 self.transmit(layer.handshake(self.wire.pop(0)))
@@ -175,8 +177,7 @@ class Client:
 
 def connect(tls: bool, codec: str | None, step: int = 65536) -> tuple[Client, ScriptedServer]:
     keywords: dict[str, Any] = {codec: True} if codec else {}
-    context = ssl.create_default_context()
-    options = ConnectionOptions(tls=context if tls else False, **keywords)
+    options = ConnectionOptions(tls=CLIENT_TLS if tls else False, **keywords)
     server = ScriptedServer(tls, codec)
     client = Client(server, step)
     negotiated = client.open(options)
@@ -246,12 +247,21 @@ def decode(chunks: list[bytes], client: Client) -> tuple[list[bytes], list[Reply
     return bodies, replies
 
 
+@few_and_many(10, 200)
 @combinations
-@settings(max_examples=20, deadline=None)
-@given(writes=traffic, points=st.lists(st.integers(0, 1500), max_size=10))
-def test_traffic_however_cut(
+def test_traffic_however_cut(tls: bool, codec: str | None, count: int) -> None:
+    @settings(max_examples=count, deadline=None)
+    @given(writes=traffic, points=st.lists(st.integers(0, 1500), max_size=10))
+    def run(writes: list[list[bytes]], points: list[int]) -> None:
+        check_traffic(tls, codec, writes, points)
+
+    run()
+
+
+def check_traffic(
     tls: bool, codec: str | None, writes: list[list[bytes]], points: list[int]
 ) -> None:
+    """Expect the same from a stream that is cut at ``points`` and from the whole one."""
     client, server = connect(tls, codec)
     plain = b"".join(itertools.chain.from_iterable(writes))
     expected = decode([plain], Client(server, 1))
