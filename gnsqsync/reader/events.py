@@ -38,8 +38,11 @@ class Events:
         self._name = setup.name
         self._fields = setup.log_fields
         self._handler = setup.handler_name
-        # Seconds that nsqd must grant a handler; 0 if auto_touch asks for more time.
-        self._needed = 0.0 if setup.flow.auto_touch else setup.flow.time_limit or 0.0
+        # Seconds that nsqd must grant a handler, until a warning has said that an nsqd grants less.
+        # Empty if auto_touch asks for more time. A pop takes them, so only one of several
+        # connections that open at the same moment warns.
+        time_limit = setup.flow.time_limit
+        self._needed = [] if setup.flow.auto_touch or not time_limit else [time_limit]
         self._observers = setup.observers
         # True if an Observer wants the time of chunks, which costs a look at the clock.
         self.observes_batches: bool = any(
@@ -79,18 +82,26 @@ class Events:
                 extra=extra,
             )
         log.info("%s subscribed at %s", self._name, address, extra=extra)
-        if connection.msg_timeout < self._needed:
-            log.warning(
-                "%s: time_limit is %g s, but %s gives a message to somebody else after %g s, while"
-                " its handler may still run; raise msg_timeout, lower time_limit or set auto_touch",
-                self._name,
-                self._needed,
-                address,
-                connection.msg_timeout,
-                extra=extra,
-            )
-            self._needed = 0.0  # said once
+        self._check_limit(connection)
         self.notify("connected", address)
+
+    def _check_limit(self, connection: Connection) -> None:
+        """Warn once if an nsqd gives messages to somebody else before ``time_limit`` has passed."""
+        if not any(connection.msg_timeout < needed for needed in self._needed):
+            return
+        try:
+            needed = self._needed.pop()
+        except IndexError:
+            return  # another connection has warned at this moment
+        log.warning(
+            "%s: time_limit is %g s, but %s gives a message to somebody else after %g s, while"
+            " its handler may still run; raise msg_timeout, lower time_limit or set auto_touch",
+            self._name,
+            needed,
+            connection.nsqd_address,
+            connection.msg_timeout,
+            extra=self._fields_of(connection),
+        )
 
     def crowd(self, limit: int) -> None:
         """Warn that there are more nsqds than max_in_flight."""

@@ -212,8 +212,9 @@ class PowerCuts(RuleBasedStateMachine):
         if not world.offsets:
             self.damaged = True
             world.checkpoint += 1
-            # A query that begins anew does not know what came before it.
-            self.ended = self.ended or bool(world.sink)
+            # A query that begins anew does not know what came before it: neither batches that the
+            # sink has, nor a file that was damaged then.
+            self.ended = self.ended or bool(world.sink) or self.hurt
         self.lost = was_done
 
     @rule(
