@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import signal
+import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -36,9 +38,27 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-# The rest as Hypothesis has it, at a desk and in CI; but a busy machine is no finding.
-settings.register_profile("patient", settings(), deadline=None)
-settings.load_profile("patient")
+# A busy machine is no finding, so there is no deadline. The first two rings draw the same examples
+# in each run, at a desk and in CI; a campaign draws new ones.
+settings.register_profile("same", settings(), deadline=None, derandomize=True)
+settings.register_profile("new", settings(), deadline=None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("new" if "campaign" in config.getoption("markexpr") else "same")
+
+
+def pytest_sessionstart() -> None:
+    """Let coverage be interrupted by a signal or the collector while it holds its lock.
+
+    It would wait for itself: https://github.com/coveragepy/coveragepy/issues/1892.
+    """
+    coverage = sys.modules.get("coverage")
+    measured = None if coverage is None else coverage.Coverage.current()
+    collector = getattr(measured, "_collector", None)
+    if getattr(collector, "data_lock", None) is not None:
+        collector.data_lock = threading.RLock()
+
 
 # A shell starts what runs in the background with SIGINT ignored, which all children would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

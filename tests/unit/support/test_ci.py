@@ -183,7 +183,7 @@ def on_spark(python: str) -> list[str]:
 
 
 CAMPAIGNS = [
-    "campaign: 3 .venv-extras/bin/pytest -m campaign tests/simulation tests/fuzz",
+    "campaign: 7 .venv-extras/bin/pytest -m campaign tests/simulation tests/fuzz",
     "campaign: 8 .venv-extras/bin/pytest -n 0 -m campaign tests/chaos/test_once.py",
     "campaign: 30 .venv-extras/bin/pytest -m campaign",
 ]
