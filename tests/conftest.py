@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings, strategies
 
 from gnsqsync.runtime import troubles
 
@@ -34,6 +34,9 @@ gc.disable()
 
 
 def pytest_collection_finish() -> None:
+    # Hypothesis looks in its first test, by the collector, for what holds its random numbers, and
+    # would not find what is frozen.
+    given(strategies.none())(lambda nothing: None)()
     gc.freeze()
     gc.enable()
 

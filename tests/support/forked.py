@@ -48,9 +48,25 @@ def _serve(control: socket.socket) -> dict[str, Any] | None:
                         os.close(number)
                     request: dict[str, Any] = json.loads(data)
                     return request
-                watched = os.pidfd_open(pid)
+                watched = _watch(pid)
                 running[watched] = pid, ends
                 selector.register(watched, selectors.EVENT_READ)
+
+
+def _watch(pid: int) -> int:
+    """Return a descriptor that is readable after the end of the process."""
+    if hasattr(os, "pidfd_open"):
+        return os.pidfd_open(pid)
+    # A Python that was built for older systems has no such function. The number of the system call
+    # is the same on all processors.
+    import ctypes
+
+    watched: int = ctypes.CDLL(None, use_errno=True).syscall(434, pid, 0)
+    if watched < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    os.set_inheritable(watched, False)
+    return watched
 
 
 def _tell_end(watched: int, pid: int, ends: int) -> None:
