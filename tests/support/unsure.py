@@ -29,7 +29,14 @@ class Unsure(NamedTuple):
         return nodeid == self.test or nodeid.startswith(f"{self.test}[")
 
 
-LIST: tuple[Unsure, ...] = ()
+LIST: tuple[Unsure, ...] = (
+    Unsure(
+        "tests/integration/test_time_limit.py::test_limits_that_come_in_the_middle_of_publishes",
+        date(2026, 11, 26),
+        "on CPython 3.14 a limit that strikes where the standard library has just taken a lock"
+        " leaves the lock taken (python/cpython#148874), so a reading thread may stay",
+    ),
+)
 
 
 def problem_of(entries: Sequence[Unsure], today: date) -> str:

@@ -26,9 +26,12 @@ from tests.support.scripted import (
 )
 from tests.support.worlds import World
 
-pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="the peak of memory is read from /proc"
-)
+pytestmark = [
+    pytest.mark.reality("the client is a process of its own"),
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux"), reason="the peak of memory is read from /proc"
+    ),
+]
 
 MIB = 1024 * 1024
 MAX_FRAME = 16 * MIB

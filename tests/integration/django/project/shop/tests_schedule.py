@@ -181,8 +181,9 @@ class Times(TestCase):
             schedule.publish_after("orders", key, 0, key=key)
 
         def fail(error):
-            writer = mock.Mock(_has_headers=False)
-            writer._publish.side_effect = writer._publish_many.side_effect = error
+            writer = mock.Mock()
+            writer.encoder.seal.side_effect = lambda body, *, headers, key: body
+            writer.encoder.publish.side_effect = error
             with mock.patch.object(OutboxStore, "writer", return_value=writer):
                 Relay(OutboxStore("default")).move_batch()
 
