@@ -278,8 +278,10 @@ class Project:
 
     def manage(self, *words: str, **environment: str) -> Command:
         """Start ``manage.py words``; the environment is what the settings and handlers read."""
-        if environment.get("SHOP_GEVENT"):
-            # Patched before anything is imported, which a fork is too late for.
+        if environment.get("SHOP_GEVENT") or "--parallel" in words:
+            # gevent patches before anything is imported, which a fork is too late for. From Python
+            # 3.14 on multiprocessing begins its processes in a new interpreter, which needs a
+            # program of its own.
             return self.run("python", "-W", "error", "manage.py", *words, **environment)
         return self._run(["manage.py", *words], environment, self._shared.forks)
 
