@@ -8,16 +8,11 @@ from typing import Any
 
 import pytest
 
-from gnsqsync.runtime import Runtime, choose
+from gnsqsync.runtime import Runtime
 
 
 class Struck(BaseException):
     """Raised by a signal handler, as KeyboardInterrupt is."""
-
-
-@pytest.fixture(params=["threads", "gevent"])
-def runtime(request: pytest.FixtureRequest) -> Runtime:
-    return choose(request.param)
 
 
 def is_free(mutex: Any) -> bool:

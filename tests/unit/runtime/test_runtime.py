@@ -32,11 +32,6 @@ HOME = Address("127.0.0.1", 0)
 LONG = 20.0
 
 
-@pytest.fixture(params=["threads", "gevent"])
-def runtime(request: pytest.FixtureRequest) -> Runtime:
-    return choose(request.param)
-
-
 class Started:
     """A task whose result or exception is fetched later."""
 

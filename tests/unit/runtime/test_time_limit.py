@@ -26,11 +26,6 @@ class Strike(BaseException):
     pass
 
 
-@pytest.fixture(params=["threads", "gevent"])
-def runtime(request: pytest.FixtureRequest) -> Runtime:
-    return choose(request.param)
-
-
 @pytest.fixture(autouse=True)
 def _no_finalizers() -> Iterator[None]:
     """What strikes in one, or in the callback of a weak reference, Python prints and drops."""
