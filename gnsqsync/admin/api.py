@@ -20,6 +20,7 @@ from gnsqsync.admin.access import USER, Access
 from gnsqsync.admin.actions import Actions, NotListed, Verb, Visitor
 from gnsqsync.admin.cluster import AllFailed, Cluster
 from gnsqsync.admin.options import AdminOptions
+from gnsqsync.daemon.answers import PART, read_whole
 from gnsqsync.daemon.flags import config_names, config_value
 from gnsqsync.daemon.gojson import read_first_object
 from gnsqsync.daemon.golog import LEVELS, Log
@@ -43,7 +44,6 @@ BODY_LIMIT = 1024 * 1024
 CONFIG_LIMIT = 1024 * 1024
 # Upper bound of graphite's answer (a picture or a table), in bytes.
 GRAPHITE_LIMIT = 16 * 1024 * 1024
-_PART = 65536
 
 _VERBS: dict[str, Verb] = {"pause": "pause", "unpause": "unpause", "empty": "empty"}
 _BAD_ESCAPE = re.compile(r"%(?:[0-9a-fA-F]?(?![0-9a-fA-F]).?|$)")
@@ -347,12 +347,8 @@ class API:
             )
             with response:
                 deadline = time.monotonic() + sum(timeouts)
-                content = bytearray()
-                for part in response.iter_content(_PART):
-                    content += part
-                    if len(content) > GRAPHITE_LIMIT or time.monotonic() > deadline:
-                        raise ValueError("the answer is too large or too slow")
-                return response, bytes(content)
+                parts = response.iter_content(PART)
+                return response, read_whole(parts, GRAPHITE_LIMIT, deadline, ValueError)
 
 
 def _query(request: Request) -> dict[str, str]:

@@ -9,10 +9,11 @@ import json
 import random
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlencode, urlsplit
 
+from gnsqsync.daemon.answers import PART, read_whole
 from gnsqsync.daemon.golog import Log
 from gnsqsync.daemon.goregexp import compile_go
 from gnsqsync.daemon.secrets import shown
@@ -24,9 +25,8 @@ __all__ = ["AuthFailure", "AuthQuery", "Authenticator", "Authorization"]
 AuthQuery: TypeAlias = "Callable[[str, bool, str, bytes], Authorization]"
 """(peer IP, True with TLS, common name of the client certificate, secret) -> Authorization."""
 
-# Upper bound of the bytes of an answer, and the bytes that are read at a time.
+# Upper bound of the bytes of an answer.
 ANSWER_LIMIT = 1024 * 1024
-_PART = 65536
 
 # RFC 3339, the form of a time that Go accepts in JSON.
 _TIME = re.compile(
@@ -182,7 +182,10 @@ class Authenticator:
 
             def ask(url: str) -> tuple[int, bytes]:
                 with session.get(url, timeout=timeouts, stream=True) as answer:
-                    return answer.status_code, _content(answer.iter_content(_PART), deadline)
+                    parts = answer.iter_content(PART)
+                    return answer.status_code, read_whole(
+                        parts, ANSWER_LIMIT, deadline, AuthFailure
+                    )
 
             try:
                 status, content = ask(url)
@@ -195,18 +198,6 @@ class Authenticator:
                 # requests raises OSErrors, and ValueErrors for JSON. Their texts contain the URL,
                 # and so the secret.
                 raise AuthFailure(type(error).__name__) from None
-
-
-def _content(parts: Iterable[bytes], deadline: float) -> bytes:
-    """Return all parts of an answer. Raise AuthFailure for one that is too large or too slow."""
-    content = bytearray()
-    for part in parts:
-        content += part
-        if len(content) > ANSWER_LIMIT:
-            raise AuthFailure(f"the answer is larger than {ANSWER_LIMIT} bytes")
-        if time.monotonic() > deadline:
-            raise AuthFailure("the answer does not end")
-    return bytes(content)
 
 
 def _https_url(url: str, answer: Any) -> str:
