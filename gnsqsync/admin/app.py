@@ -146,8 +146,10 @@ class Admin:
         """Send the notifications that wait, and end all threads and connections."""
         self._watches.close()
         self._notifications.close()
-        self._cluster.close()
+        # The looking thread ends with its request, and asks nothing more.
+        self._cluster.cut()
         self._overview.close()
+        self._cluster.close()
 
     def _tell(self, environ: Mapping[str, Any], status: int, seconds: float) -> None:
         query = environ.get("QUERY_STRING", "")

@@ -78,20 +78,34 @@ class Cluster:
         self.nsqds: tuple[str, ...] = tuple(nsqds)
         self._log = log
         self._options: dict[str, Any] = {"timeout": timeout, **options}
-        # Guards ``_servers`` and ``_pool``.
+        # Guards ``_servers``, ``_pool`` and ``_is_cut``.
         self._lock = threading.Lock()
         # Servers by kind and address.
         self._servers: dict[tuple[str, str], Upstream] = {}
         # The threads that ask, from the first request until ``close``.
         self._pool: ThreadPoolExecutor | None = None
+        # True after ``cut``: no server is asked any more.
+        self._is_cut = False
+
+    def cut(self) -> None:
+        """End all requests, and let each further one fail at once. ``close`` comes next."""
+        with self._lock:
+            self._is_cut = True
+            servers = list(self._servers.values())
+        for server in servers:
+            server.cut()
 
     def close(self) -> None:
-        """Close all connections. No method may be called afterwards."""
+        """Close all connections, and end the threads. No method may be called afterwards.
+
+        A thread that may still ask has to end between ``cut`` and this call: it would leave a new
+        pool of threads behind.
+        """
+        self.cut()
         with self._lock:
             pool, self._pool = self._pool, None
             servers, self._servers = list(self._servers.values()), {}
         for server in servers:
-            server.cut()
             server.close()
         if pool is not None:
             pool.shutdown()
@@ -327,6 +341,8 @@ class Cluster:
         if kind == "nsqd" and address not in self.nsqds and not _OF_ADDRESSES.fullmatch(address):
             raise Failed(f"{address!r:.80} is no address of an nsqd")
         with self._lock:
+            if self._is_cut:
+                raise Failed("nsqadmin is closing")
             server = self._servers.get((kind, address))
             if server is None:
                 while len(self._servers) >= _MOST_SERVERS:

@@ -297,6 +297,34 @@ def test_assets(cluster: tuple[Admin, NsqdHTTP]) -> None:
         assert get(admin, path)[0].startswith("404")
 
 
+def test_a_look_that_goes_on_while_nsqadmin_closes_leaves_nothing(
+    cluster: tuple[Admin, NsqdHTTP], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fixture looks for threads of nsqadmin."""
+    asked: Any = cluster[0]._cluster
+    nodes, cut = asked.nodes, asked.cut
+    looks, is_cut = threading.Event(), threading.Event()
+
+    def nodes_until_it_closes() -> Any:
+        found = nodes()
+        looks.set()
+        assert is_cut.wait(30)
+        return found
+
+    def cut_and_go_on() -> None:
+        cut()
+        is_cut.set()
+
+    monkeypatch.setattr(asked, "nodes", nodes_until_it_closes)
+    monkeypatch.setattr(asked, "cut", cut_and_go_on)
+    visitor = threading.Thread(target=get, args=(cluster[0], "/"))
+    visitor.start()
+    assert looks.wait(30)
+    cluster[0].close()
+    visitor.join()
+    assert "gnsqsync-admin_0" not in [thread.name for thread in threading.enumerate()]
+
+
 def test_mounted_in_another_application(cluster: tuple[Admin, NsqdHTTP]) -> None:
     text = get(cluster[0], "/topics/orders", SCRIPT_NAME="/inner")[2]
     links = re.findall(r'href="([^"#][^"]*)"', text)
