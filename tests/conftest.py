@@ -22,7 +22,7 @@ pytest_plugins = [
     "tests.support.unsure",
     "tests.support.workers",
     "tests.support.worlds",
-    # They import some of the above.
+    # Plugins that import some of those above.
     "tests.support.commands",
     "tests.support.mariadb",
     "tests.support.postgres",

@@ -168,7 +168,7 @@ class Watches:
                 and events.connected_to
                 and (events.connected_to >= nsqds or now >= tick)
             ):
-                # From now on the watch misses no message.
+                # The watch misses no message any more.
                 has_begun = True
                 yield _event("began", {"sample": sample})
             if now < tick:

@@ -44,7 +44,7 @@ ACTIONS = {
 
 
 class Work:
-    """One action on one topic or channel: its servers and their results."""
+    """An action on a topic or channel: its servers and their results."""
 
     def __init__(
         self,

@@ -297,7 +297,7 @@ class NsqdHandlers:
             return LEVELS[self._nsqd.log.level]
         value: Answer = config_value(self._nsqd.options, name)
         if value is None:
-            # None from a handler would be an empty answer instead of "null".
+            # A handler that returns None would give an empty answer instead of "null".
             return Response(to_json(None), content_type=JSON_TYPE)
         return value
 

@@ -344,7 +344,7 @@ class RdyAllocator(Generic[Key]):
         leaving.sort(key=lambda node: (-node.turn.began_at, node.draw))
         for node in (staying + queue + leaving)[: self.max_in_flight]:
             node.target = 1
-        # From now on, this decides the length of the turns that begin.
+        # This decides the length of the turns that begin from here on.
         self._is_wanted = any(node.turn.had_message and not node.target for node in queue)
         for node in leaving:
             if node.turn.state is TurnState.LOOKS and node.turn.lose(now, len(nodes)):

@@ -92,8 +92,8 @@ class Turn:
         "state",
     )
 
-    # State by the table above, and the time at which the turn began.
     def __init__(self) -> None:
+        # State by the table above, and the time (seconds) at which the turn began.
         self.state: TurnState = TurnState.WAITS
         self.began_at: float = 0.0
         # Time (seconds) from which the nsqd could have sent the next message.

@@ -138,7 +138,7 @@ def filter_of(given: Mapping[str, Any]) -> Filter:
 
 
 class _Commands:
-    """One run of a command, inside of the ``with`` of its letters."""
+    """A run of a command, inside the ``with`` of its letters."""
 
     def __init__(self, letters: DeadLetters, where: Filter, terminal: Terminal) -> None:
         self._letters = letters

@@ -55,7 +55,7 @@ class Row:
     topic: str
     body: bytes
     created_at: datetime
-    # None if the row was written for a Writer without headers.
+    # Names and values; None if the row was written for a Writer without headers.
     headers: Mapping[str, str] | None
     key: str | None
     attempts: int = 0

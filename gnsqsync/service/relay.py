@@ -248,7 +248,7 @@ class Relay:
             if len(rows) - confirmed == 1:
                 self._refused(rows[confirmed], error)
                 return rows[:confirmed]
-            # One row is the reason, so the rows are published one by one.
+            # A single row is the reason, so the rows are published one by one.
             return rows[:confirmed] + [
                 done
                 for one in good[confirmed:]

@@ -43,7 +43,7 @@ def test_nsqd_killed_in_the_middle_of_a_run(
     tasks = [world.spawn(publish, who) for who in range(4)]
     world.eventually(lambda: len(handled) > 200, 30)
     if site.kind == "real":
-        # It loses a queue that was never synced, and syncs every two seconds.
+        # The real nsqd loses a queue that was never synced, and syncs every two seconds.
         world.sleep(2.5)
     nsqd.kill()
     at_kill = len(outcome)

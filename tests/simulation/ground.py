@@ -28,7 +28,7 @@ _ports = itertools.count(40_000)
 
 
 class ServerSocket(SimHTTPSocket):
-    """What a scripted server asks of a connected socket."""
+    """A connected socket as a scripted server uses it."""
 
     def __init__(self, end: End) -> None:
         super().__init__(SimSocket(end, end.peer.address))

@@ -76,7 +76,7 @@ def scenario_many_readers_that_lose_one_nsqd_spread_their_dials(world: World) ->
     # The first dials lie in a quarter of a second; later ones in seconds.
     assert max(slots.values()) <= readers / 2, slots
     late = [count for slot, count in slots.items() if slot >= 200]
-    # Of a few readers, more happen to meet.
+    # With few readers, a larger part of them meets by chance.
     assert max(late) <= readers / 15 + 5, late
     assert sum(late) <= readers * (outage - 20) / 2.5
     nsqd.start()

@@ -1,4 +1,4 @@
-"""All scenarios, those that are shorter in the first ring at their full size."""
+"""Scenarios at their full size, also those that are shorter in the first ring."""
 
 from __future__ import annotations
 

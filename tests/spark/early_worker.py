@@ -54,7 +54,7 @@ def give(connection: tuple[IO[bytes], socket.socket]) -> None:
 def main() -> None:
     flag, module, *rest = sys.argv[1:]
     assert flag == "-m", sys.argv
-    # As ``-m`` has it, and not the folder of this file.
+    # The folder that ``-m`` puts there, and not that of this file.
     sys.path[0] = os.getcwd()
     connection = connect()
     if connection is not None:

@@ -66,7 +66,7 @@ def test_what_the_sink_publishes_the_stream_reads(
 
 
 def test_the_metrics_of_a_query(pyspark: ModuleType, nsqd: Nsqd, tmp_path: Path) -> None:
-    """As a process, which starts its JVM by itself, as users start an example."""
+    """The example is a process that starts its JVM by itself, as users start it."""
     with NsqdHTTP(nsqd.http_address) as http:
         http.create_topic("orders")
         http.create_channel("orders", "spark")

@@ -1,4 +1,4 @@
-"""Where scripted servers stand: on sockets and threads of the machine, or on a simulated network.
+"""Ground of scripted servers: sockets and threads of the machine, or a simulated network.
 
 ``current()`` is the ground of the running test. Knows nothing of NSQ, and nothing of gnsqsync.
 """

@@ -114,7 +114,7 @@ def program() -> Path:
     if go is None:
         raise Unavailable("no Go to build tests/support/manynsqs")
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Of two builds at a time, the last one replaces the program by the same program.
+    # If two builds run at a time, the second one replaces the program by the same program.
     scratch = target.with_name(f"{target.name}-{os.getpid()}")
     go_build(go, "tests/support/manynsqs", SOURCE, scratch, ".")
     scratch.rename(target)

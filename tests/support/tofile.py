@@ -22,7 +22,7 @@ TOOLS = (OURS, THEIRS)
 
 
 class Tool:
-    """One of the two programs, with its own folder and channel, so that both get all messages.
+    """A program with its own folder and channel, so that each of the two gets all messages.
 
     In the flags WORK stands for its work folder. ``program``: words
     that stand for ``gnsqsync``.

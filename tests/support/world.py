@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class World:
-    """One of the worlds, with its way to wait and to start tasks."""
+    """A world, with its way to wait and to start tasks."""
 
     is_simulated = False
 
@@ -64,7 +64,7 @@ class World:
         if self.name == "gevent":
             handle.kill(error, block=False)
         else:
-            # As Python's own interrupts, it is raised when the system call returns.
+            # Like Python's own interrupts, the error is raised when the system call returns.
             raised = ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(handle.ident or 0), ctypes.py_object(error)
             )

@@ -65,7 +65,7 @@ def client_fixture(maker: type[Maker]) -> Callable[[World], Iterator[Maker]]:
     return client
 
 
-# Where tests run in the simulated worlds: in virtual time, each in the same way in every run.
+# Folders whose tests run in the simulated worlds: in virtual time, in the same way in each run.
 SIMULATED = (
     "tests/component/connection/",
     "tests/component/discovery/",

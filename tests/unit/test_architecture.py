@@ -17,7 +17,7 @@ PACKAGE = ROOT / "gnsqsync"
 
 CLASS_LINES, CLASS_METHODS, FUNCTION_LINES = 400, 25, 60
 
-# What is larger than the limits, with its size.
+# Classes and functions beyond the limits, with their sizes.
 LARGE_CLASSES = {
     "reader.reader.Reader": 661,
     "writer.writer.Writer": 549,

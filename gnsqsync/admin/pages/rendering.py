@@ -46,7 +46,7 @@ VERBS = {
 }
 
 
-# All nsqadmins of a process share them, as their compilation takes longer than a page.
+# The nsqadmins of a process share the templates, as to compile them takes longer than a page.
 @functools.cache
 def _templates() -> jinja2.Environment:
     """Return the templates with their filters; nothing in them is about one nsqadmin."""

@@ -184,7 +184,7 @@ class BackUp:
                 if all(topic.has_all() for topic in self._all()):
                     break
                 self._wake.wait(min(left, _WAKE_SECONDS))
-        # From now on each message is synced at once.
+        # Each message is synced at once from here on.
         for topic in self._all():
             topic.sync_always()
         group.stop(stop_timeout if self._granted is None else self._granted)

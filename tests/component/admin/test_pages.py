@@ -75,7 +75,7 @@ def made() -> Iterator[Callable[..., Admin]]:
 
 @pytest.fixture
 def nsqd(server_pool: Pool) -> Iterator[NsqdHTTP]:
-    """One nsqd for all tests of nsqadmin: each finds it without a topic."""
+    """Yield the nsqd that all tests of nsqadmin share: each finds it without a topic."""
     host, port = server_pool.get("embedded", "nsqd", (), "nsqadmin").http_address
     with NsqdHTTP(f"{host}:{port}") as http:
         yield http

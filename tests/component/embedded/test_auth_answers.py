@@ -1,4 +1,4 @@
-"""What the embedded nsqd takes from an auth server: memory and time stay bounded."""
+"""Answers of an auth server to the embedded nsqd: memory and time stay bounded."""
 
 from __future__ import annotations
 

@@ -257,11 +257,11 @@ Database = SqliteDatabase | PostgresDatabase | MariaDatabase
 
 
 class Shared:
-    """What the projects of all tests share: a process that forks, and databases to copy."""
+    """A process that forks, and databases to copy: the projects of all tests share them."""
 
     def __init__(self) -> None:
         self.forks = Forks([*IMPORTED, *filter(find_spec, DRIVERS)])
-        # By the class of the database: what migrations have made of an empty one.
+        # Databases after all migrations, by their class.
         self.migrated: dict[type, Any] = {}
 
 

@@ -31,7 +31,7 @@ urlpatterns = [
 SCRIPT = """
 import asyncio, os, re, threading, warnings
 from urllib.parse import urlencode
-# Of a thread for one request of the asynchronous client, Django leaves the connection open.
+# Django leaves open the connection of a thread that serves a request of the asynchronous client.
 warnings.filterwarnings("ignore", "unclosed database", ResourceWarning)
 from django.contrib.auth.models import Permission, User
 from django.test import AsyncClient, Client

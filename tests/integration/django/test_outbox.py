@@ -246,7 +246,7 @@ def test_the_database_is_restarted(
     assert "300 finished" in consumer.end()
 
 
-# As the first version wrote them, on its table and, until its last process has ended, on ours.
+# Rows of the first version, in its table and, until its last process has ended, in ours.
 OLD_ROWS = """
 import datetime, os
 from django.core.management import call_command

@@ -16,7 +16,7 @@ class Struck(BaseException):
 
 
 def is_free(mutex: Any) -> bool:
-    """Whether another thread can take the mutex."""
+    """Return True if another thread can take the mutex."""
     taken: list[bool] = []
 
     def take() -> None:
