@@ -67,7 +67,8 @@ def environment() -> dict[str, str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": str(WORKER_PYTHON),
         "GNSQSYNC_TEST_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # The Python of a streaming source, although a worker runs it and not the driver.
+        "PYSPARK_DRIVER_PYTHON": str(WORKER_PYTHON),
         "PYTHONPATH": f"{ROOT}{os.pathsep}{REGISTRATION}",
     }
 

@@ -15,6 +15,7 @@ import pytest
 from gnsqsync import NsqdHTTP
 from tests.spark.nsqds import Cluster, OwnCluster, number_of, numbered
 from tests.spark.queries import Numbers, Reading, numbers_in, once
+from tests.spark.session import WORKER_PYTHON
 from tests.support.authserver import AuthServer, grant, rule
 from tests.support.servers import Certificates
 from tests.support.waiting import eventually
@@ -418,3 +419,11 @@ def test_a_log_that_was_lost_between_two_runs(
     numbers = Numbers()
     reading.run(numbers, reading.frame(walPath=f"{wal}-other", failOnDataLoss="false"))
     assert numbers.counts.keys() == {3, 4, 5}
+
+
+def test_the_python_of_a_streaming_source_is_the_one_that_connects_first(
+    spark: SparkSession,
+) -> None:
+    package: Any = spark._jvm.org.apache.spark.api.python
+    scala = getattr(getattr(package, "PythonUtils$"), "MODULE$")
+    assert scala.defaultPythonExec() == str(WORKER_PYTHON)
