@@ -32,7 +32,7 @@ __all__ = [
 # Seconds of a look for one slot, beyond a round trip: after a message, and after many rounds
 # without any. The longest look bounds the cost of an idle Reader.
 FIRST_LOOK: Final = 0.02
-LONGEST_LOOK: Final = 0.2
+LONGEST_LOOK: Final = 0.25
 # Factor by which a round without a message makes looks longer.
 _GROWTH: Final = 1.5
 # Seconds of a look while an nsqd that had a message in its last turn waits for the slot. This finds
@@ -45,8 +45,8 @@ _FIRST_REST: Final = 0.05
 LONGEST_REST: Final = 0.2
 # Upper bounds of a turn of an nsqd with a backlog: messages, and seconds by the speed of its last
 # turn. A turn costs a round trip and a new division of RDY beyond its messages: turns of one
-# message reach a seventh of the rate of one nsqd, turns of 16 half of it.
-MOST_MESSAGES: Final = 16
+# message reach a seventh of the rate of one nsqd, turns of 16 half of it, turns of 32 three fifths.
+MOST_MESSAGES: Final = 32
 TURN_SECONDS: Final = 0.025
 # Turns in a row that must use all their messages before the next ones are longer.
 _BACKLOG_TURNS: Final = 3

@@ -126,7 +126,7 @@ class Reader:
             the ``tls_`` files.
         low_rdy_idle_timeout: Seconds, 0.1 to 300, without a message after which an nsqd lends its
             RDY to others. With more nsqds than ``max_in_flight`` it is an upper bound: an nsqd
-            without a message loses its turn after 0.02 to 0.2 s.
+            without a message loses its turn after 0.02 to 0.25 s.
         low_rdy_timeout: Upper bound in seconds, 0.1 to 300, of a turn, with more nsqds than
             ``max_in_flight``. A turn usually ends sooner, with the answer to its message.
         rdy_redistribute_interval: Seconds, 0.01 to 60, between two rounds of sharing RDY, without

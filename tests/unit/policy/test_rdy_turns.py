@@ -105,7 +105,7 @@ def full_turns(count: int, seconds: float) -> list[int]:
 
 
 def test_turns_of_an_nsqd_with_a_backlog_grow_to_a_limit() -> None:
-    assert full_turns(8, 0.0001) == [1, 1, 1, 2, 4, 8, 16, 16]
+    assert full_turns(9, 0.0001) == [1, 1, 1, 2, 4, 8, 16, 32, 32]
 
 
 @pytest.mark.parametrize(("seconds", "longest"), [(0.004, 6), (0.02, 1), (60.0, 1)])
