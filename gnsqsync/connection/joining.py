@@ -5,9 +5,9 @@ Knows tasks and connections. Must not know why the connections were closed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from gnsqsync.connection.connection import Connection
+from gnsqsync.connection.link import Link
 from gnsqsync.runtime import Runtime, Task
 
 __all__ = ["join_or_cut"]
@@ -18,7 +18,7 @@ _JOIN_SECONDS = 5.0
 
 
 def join_or_cut(
-    tasks: Iterable[Task], connections: Callable[[], list[Connection]], runtime: Runtime
+    tasks: Iterable[Task], connections: Callable[[], Sequence[Link]], runtime: Runtime
 ) -> None:
     """Join the reading threads of closed connections. Cut what nsqd does not end in time.
 

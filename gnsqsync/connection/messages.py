@@ -35,16 +35,15 @@ class Receiving(Protocol):
     """The attributes of a connection that its receiving side uses."""
 
     nsqd_address: str
-    level: RdyLevel | None
+    level: RdyLevel
     in_flight: InFlight
     send_queue: SendQueue
     delivers: bool
     # True while the worker may read: one worker, one nsqd, and the RDY share is 1.
     worker_may_read: bool
-    # The next four are written by the thread that reads.
+    # These three are written by the thread that reads.
     received: int
     last_message_at: float
-    last_frame_at: float
     unanswerable: int
 
     @property
@@ -83,7 +82,6 @@ class Messages:
 
         ``silence``: seconds without a frame after which nsqd counts as dead.
         """
-        assert connection.level is not None
         self._connection = connection
         self._deliver = deliver
         self._headers = headers
@@ -98,6 +96,8 @@ class Messages:
         self._level = connection.level
         self._in_flight = connection.in_flight
         self._now = runtime.now
+        # Time at which bytes were last decoded.
+        self.last_frame_at: float = runtime.now()
         self._silence = silence
         self._turn = ReadTurn(runtime, connection.nsqd_address)
         self._worker = _Worker()
@@ -198,7 +198,7 @@ class Messages:
         """Decode bytes. Return the messages to handle, already in the table, and the replies."""
         connection = self._connection
         moment = self._now()
-        connection.last_frame_at = moment
+        self.last_frame_at = moment
         messages, replies = self._feed(data, moment)
         if not messages:
             return messages, replies

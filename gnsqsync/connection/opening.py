@@ -18,7 +18,7 @@ from gnsqsync.wire.frames import FrameDecoder, Reply
 from gnsqsync.wire.handshake import Negotiated, Receive, Send, Upgrade, handshake
 from gnsqsync.wire.tls import TlsLayer
 
-__all__ = ["Opening"]
+__all__ = ["Opening", "subscribe_once"]
 
 
 class Opening:
@@ -36,9 +36,10 @@ class Opening:
         runtime: Runtime,
         decoder: FrameDecoder,
         *,
-        topic: str | None,
-        channel: str | None,
+        topic: str | None = None,
+        channel: str | None = None,
     ) -> None:
+        """``topic`` and ``channel``: those to subscribe to, None on a connection that publishes."""
         self.address = address
         self.options = options
         self.runtime = runtime
@@ -187,3 +188,20 @@ class Opening:
         if left <= 0:
             raise TimeoutError
         stream.set_read_timeout(left)
+
+
+def subscribe_once(
+    address: Address,
+    options: ConnectionOptions,
+    runtime: Runtime,
+    *,
+    topic: str,
+    channel: str,
+    timeout: float,
+) -> None:
+    """Subscribe within ``timeout`` seconds, and close at once. Raises the errors of Opening.run."""
+    decoder = FrameDecoder(None, options.max_frame_size)
+    opening = Opening(address, options, runtime, decoder, topic=topic, channel=channel)
+    streams: list[Stream] = []
+    opening.run(streams.append, min(options.connect_timeout, timeout))
+    streams[0].close()

@@ -90,6 +90,11 @@ class Publishes:
         self._gather = runtime.gather
         self._rough_latch = runtime.rough_latch
 
+    @property
+    def last_frame_at(self) -> float:
+        """Time at which bytes were last decoded."""
+        return self.replies.last_frame_at
+
     # -- publishers --------------------------------------------------------------------------
 
     def publish(self, slot: PublishSlot, started: float, deadline: float) -> None:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from gnsqsync.connection.connection import PASSING_WAIT, Connection
+from gnsqsync.connection.link import PASSING_WAIT
+from gnsqsync.connection.subscribed import SubscribedConnection
 from gnsqsync.message import BEGUN, Fate, Message
 from gnsqsync.reader.chunks import Chunk, Chunks
 from gnsqsync.runtime import Runtime, TimedQueue
 
 __all__ = ["Batches"]
 
-GiveUp = Callable[[Connection, Message, BaseException | None], Fate]
+GiveUp = Callable[[SubscribedConnection, Message, BaseException | None], Fate]
 
 
 class Batches:
@@ -86,7 +87,7 @@ class Batches:
             batch += self._wanted(connection, messages)
         return batch if batch or not chunks.is_over else None
 
-    def _wanted(self, connection: Connection, messages: list[Message]) -> list[Message]:
+    def _wanted(self, connection: SubscribedConnection, messages: list[Message]) -> list[Message]:
         """Return the messages for the user, marked as begun. Answer or drop the others."""
         wanted = []
         for message in messages:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gnsqsync.addresses import Address
-from gnsqsync.connection.connection import Connection
+from gnsqsync.connection.opening import subscribe_once
 from gnsqsync.errors import ConfigError, ConnectionLost, HTTPError, NSQError
 from gnsqsync.foreign import ends_worker, repr_of
 from gnsqsync.options import https_options
@@ -115,21 +115,11 @@ class ChannelMaker:
     def _subscribe(self, address: Address) -> None:
         """Subscribe for a moment: SUB creates topic and channel. Without RDY no message comes."""
         setup = self._setup
-        connection = Connection(
+        subscribe_once(
             address,
             setup.options,
             self._runtime,
-            _Nobody(),
             topic=setup.topic,
             channel=setup.channel,
+            timeout=self._left,
         )
-        connection.open(self._left)
-        connection.cut()
-        connection.read()
-
-
-class _Nobody:
-    """Owner of a connection whose end needs no action."""
-
-    def on_lost(self, connection: Connection, reason: Exception) -> None:
-        pass

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from operator import length_hint
 
-from gnsqsync.connection.connection import PASSING_WAIT, Connection
+from gnsqsync.connection.link import PASSING_WAIT
+from gnsqsync.connection.subscribed import SubscribedConnection
 from gnsqsync.message import Message
 from gnsqsync.policy.ownership import lost_at
 from gnsqsync.reader.lanes import Lanes
@@ -29,7 +30,7 @@ _CHUNK_LATE = 2 * _CHUNK_SECONDS
 # Seconds below which no msg_timeout lies, for a cheap first look.
 _SOON = 0.05
 
-Chunk = tuple[Connection, list[Message]]
+Chunk = tuple[SubscribedConnection, list[Message]]
 """Messages of one connection."""
 
 
@@ -58,11 +59,13 @@ class Chunks:
         # Rests of chunks of which the pull form took a part. They come before the queue.
         self._rests: deque[Chunk] = deque()
         # Work of each worker: its chunk, the messages not begun, and the time of its begin.
-        self._at_work: dict[int, tuple[Connection, list[Message], Iterator[Message], float]] = {}
+        self._at_work: dict[
+            int, tuple[SubscribedConnection, list[Message], Iterator[Message], float]
+        ] = {}
         # Seconds for a message, as some worker measured last. Workers overwrite each other freely.
         self._pace = _CHUNK_SECONDS
 
-    def put(self, connection: Connection, messages: list[Message]) -> None:
+    def put(self, connection: SubscribedConnection, messages: list[Message]) -> None:
         """Queue messages of one connection, cut into chunks. Never blocks on a handler.
 
         By its reading thread. With lanes, only messages that may run now, each in its own chunk.
@@ -76,7 +79,7 @@ class Chunks:
             # Every message may be parked; then no ``_put`` gave them back.
             self.give_back()
 
-    def _put(self, connection: Connection, messages: list[Message]) -> None:
+    def _put(self, connection: SubscribedConnection, messages: list[Message]) -> None:
         put = self.queue.put
         size = len(messages)
         if self._cuts:
@@ -173,7 +176,7 @@ class Chunks:
                         self._pace = max(self._pace, (now - started) / len(messages))
                     self._put(connection, rest)
 
-    def requeue_lost(self, connections: Iterable[Connection]) -> None:
+    def requeue_lost(self, connections: Iterable[SubscribedConnection]) -> None:
         """Requeue messages that wait nowhere and that no worker has. By the timer, now and then.
 
         A kill struck a worker between the queue and the handler. nsqd would deliver such a message
@@ -194,7 +197,7 @@ class Chunks:
 
     # -- by the pull form ------------------------------------------------------------------------
 
-    def put_rest(self, connection: Connection, messages: list[Message]) -> None:
+    def put_rest(self, connection: SubscribedConnection, messages: list[Message]) -> None:
         """Put the rest of a chunk before all others."""
         self._rests.append((connection, messages))
 
@@ -212,7 +215,7 @@ class Chunks:
 
         From any thread. Messages of a lost connection are only dropped: nsqd delivers them again.
         """
-        given: dict[Connection, None] = {}
+        given: dict[SubscribedConnection, None] = {}
         if self.lanes is not None:
             for connection, message in self.lanes.take_back():
                 connection.hand_back(message)

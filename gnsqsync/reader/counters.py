@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gnsqsync.connection.connection import Connection
+from gnsqsync.connection.subscribed import SubscribedConnection
 from gnsqsync.stats import ConnectionStats
 
 __all__ = ["counts_of", "stats_of"]
 
 
-def counts_of(connection: Connection) -> dict[str, int]:
+def counts_of(connection: SubscribedConnection) -> dict[str, int]:
     """Return the counts that can be summed over connections."""
     return {
         "received": connection.received,
@@ -18,7 +18,7 @@ def counts_of(connection: Connection) -> dict[str, int]:
     }
 
 
-def stats_of(connection: Connection, now: float) -> ConnectionStats:
+def stats_of(connection: SubscribedConnection, now: float) -> ConnectionStats:
     """Return the statistics of one connection at the moment ``now`` (seconds)."""
     return ConnectionStats(
         address=connection.nsqd_address,

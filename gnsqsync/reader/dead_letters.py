@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 
 from gnsqsync import envelope
-from gnsqsync.connection.connection import Connection
+from gnsqsync.connection.subscribed import SubscribedConnection
 from gnsqsync.errors import BadMessage, ConfigError, Refused
 from gnsqsync.foreign import ends_worker, line_of, repr_of, text_of
 from gnsqsync.message import Discard, Fate, Message, Reject
@@ -91,7 +91,7 @@ class DeadLetters:
 
     def settle(
         self,
-        connection: Connection,
+        connection: SubscribedConnection,
         message: Message,
         error: BaseException | None,
         *,
@@ -109,7 +109,7 @@ class DeadLetters:
 
     def _settle(
         self,
-        connection: Connection,
+        connection: SubscribedConnection,
         message: Message,
         error: BaseException | None,
         rejected: bool,
@@ -145,7 +145,9 @@ class DeadLetters:
         tell(self._setup.observers, "gave_up", message, error, log=log)
         return Fate.FINISHED
 
-    def discard(self, connection: Connection, message: Message, error: BaseException) -> Fate:
+    def discard(
+        self, connection: SubscribedConnection, message: Message, error: BaseException
+    ) -> Fate:
         """Finish, without a flush, a message that its handler wants to drop."""
         if not connection.finish_quietly(message):
             return Fate.GONE
@@ -160,7 +162,7 @@ class DeadLetters:
 
     def _keep(
         self,
-        connection: Connection,
+        connection: SubscribedConnection,
         message: Message,
         what: str,
         shown: BaseException | None,
@@ -310,7 +312,7 @@ def _as_it_came(message: Message) -> bytes:
     return envelope.restore(message.headers, message.body)
 
 
-def retry_delay(connection: Connection, message: Message) -> float:
+def retry_delay(connection: SubscribedConnection, message: Message) -> float:
     """Return the seconds until redelivery of a message that could not be given up.
 
     They grow with each delivery, even if ``requeue_delay`` is 0: the Reader has no backoff then.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from gnsqsync.connection.connection import Connection
+from gnsqsync.connection.subscribed import SubscribedConnection
 from gnsqsync.errors import NSQError, ServerError
 from gnsqsync.observer import Observer, tell
 from gnsqsync.policy.backoff import Rule, Step
@@ -56,7 +56,9 @@ class Events:
         """Call a hook of the observers. An error of an observer is logged and changes nothing."""
         tell(self._observers, hook, *args, log=log, who=f"{self._name}: ", extra=self._fields)
 
-    def batch(self, connection: Connection, finished: int, failed: int, seconds: float) -> None:
+    def batch(
+        self, connection: SubscribedConnection, finished: int, failed: int, seconds: float
+    ) -> None:
         """Report a chunk that a worker has handled."""
         self.notify("batch", connection.nsqd_address, finished, failed, seconds)
 
@@ -68,7 +70,7 @@ class Events:
         """Note that the Reader does not use this nsqd any more; None means any nsqd."""
         troubles().leaves(self, address)
 
-    def connected(self, connection: Connection) -> None:
+    def connected(self, connection: SubscribedConnection) -> None:
         address = connection.nsqd_address
         extra = self._fields_of(connection)
         over = troubles().ended(address)
@@ -85,7 +87,7 @@ class Events:
         self._check_limit(connection)
         self.notify("connected", address)
 
-    def _check_limit(self, connection: Connection) -> None:
+    def _check_limit(self, connection: SubscribedConnection) -> None:
         """Warn once if an nsqd gives messages to somebody else before ``time_limit`` has passed."""
         if not any(connection.msg_timeout < needed for needed in self._needed):
             return
@@ -114,7 +116,12 @@ class Events:
         )
 
     def dial_failed(
-        self, connection: Connection, error: NSQError, pause: float | None, *, discovered: bool
+        self,
+        connection: SubscribedConnection,
+        error: NSQError,
+        pause: float | None,
+        *,
+        discovered: bool,
     ) -> None:
         """Report a failed dial. ``pause``: seconds until the next try, or None without one."""
         hint = ""
@@ -146,7 +153,12 @@ class Events:
         self.notify("lost", address, error)
 
     def lost(
-        self, connection: Connection, reason: Exception, pause: float | None, *, discovered: bool
+        self,
+        connection: SubscribedConnection,
+        reason: Exception,
+        pause: float | None,
+        *,
+        discovered: bool,
     ) -> None:
         """Report a loss. ``pause``: seconds until a dial or question; None if it is not wanted."""
         address = connection.nsqd_address
@@ -244,7 +256,11 @@ class Events:
             )
 
     def answer_failed(
-        self, connection: Connection, message_id: str, error: ServerError, late: Late | None
+        self,
+        connection: SubscribedConnection,
+        message_id: str,
+        error: ServerError,
+        late: Late | None,
     ) -> None:
         """Report an answer that nsqd refused. ``late``: the handler's time, if it is known."""
         address = connection.nsqd_address
@@ -262,7 +278,7 @@ class Events:
             )
         self.notify("answer_failed", address, message_id, error.code)
 
-    def overdue(self, connection: Connection, count: int) -> None:
+    def overdue(self, connection: SubscribedConnection, count: int) -> None:
         """Warn about ``count`` messages that a user's thread took and did not answer in time."""
         log.log(
             logging.DEBUG if self._told_overdue else logging.WARNING,
@@ -275,7 +291,7 @@ class Events:
         )
         self._told_overdue = True
 
-    def anew(self, connection: Connection, why: str) -> None:
+    def anew(self, connection: SubscribedConnection, why: str) -> None:
         """Log that a connection is closed once nothing is in flight, and dialled again."""
         log.info(
             "%s %s: connecting to it anew",
@@ -284,5 +300,5 @@ class Events:
             extra=self._fields_of(connection),
         )
 
-    def _fields_of(self, connection: Connection) -> dict[str, str]:
+    def _fields_of(self, connection: SubscribedConnection) -> dict[str, str]:
         return {**self._fields, "nsqd": connection.nsqd_address}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gnsqsync.connection.connection import Connection
+from gnsqsync.connection.subscribed import SubscribedConnection
 from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.options import ReaderOptions
 from gnsqsync.reader.workers import Workers
@@ -31,13 +31,13 @@ class Housekeeping:
 
     def __init__(
         self,
-        connections: Callable[[], list[Connection]],
+        connections: Callable[[], list[SubscribedConnection]],
         flow: ReaderOptions,
         runtime: Runtime,
         timer: Timer,
         chunks: Chunks,
         workers: Workers,
-        on_overdue: Callable[[Connection, int], None] | None = None,
+        on_overdue: Callable[[SubscribedConnection, int], None] | None = None,
     ) -> None:
         """``on_overdue``: called when taken messages were not answered in time.
 
@@ -90,11 +90,10 @@ class Housekeeping:
         busy = [self._look_after(connection, now) for connection in self._connections()]
         return any(busy)
 
-    def _look_after(self, connection: Connection, now: float) -> bool:
+    def _look_after(self, connection: SubscribedConnection, now: float) -> bool:
         """Look after one connection. Return True if it needs another look in 100 ms."""
-        level = connection.level
         # RDY stays high after a stream until ``settle`` ends it.
-        streaming = level is not None and level.settle(now)
+        streaming = connection.level.settle(now)
         send_queue = connection.send_queue
         # A TOUCH that cannot be sent now is useless, and each round would add one.
         if self._auto_touch and not send_queue.is_stuck:
@@ -107,7 +106,7 @@ class Housekeeping:
             send_queue.flush()
         return streaming or bool(connection.in_flight) or send_queue.has_unsent
 
-    def _touch(self, connection: Connection, now: float) -> None:
+    def _touch(self, connection: SubscribedConnection, now: float) -> None:
         """Send TOUCH for messages past half of their timeout, while nsqd still grants time."""
         timeout = connection.msg_timeout
         for message in list(connection.in_flight.values()):

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TypeAlias
 
-from gnsqsync.connection.connection import Connection
+from gnsqsync.connection.subscribed import SubscribedConnection
 from gnsqsync.foreign import ends_worker
 from gnsqsync.message import Message, no_key
 from gnsqsync.middleware import Handler
@@ -18,7 +18,7 @@ from gnsqsync.runtime import Runtime
 __all__ = ["KeyOfLane", "Lanes"]
 
 KeyOfLane: TypeAlias = Callable[[Message], Hashable]
-Waiting = tuple[Connection, Message]
+Waiting = tuple[SubscribedConnection, Message]
 
 
 class Lanes:
@@ -37,7 +37,7 @@ class Lanes:
         # Errors of the user's key function, by message. The worker rejects such a message.
         self._errors: dict[Message, BaseException] = {}
 
-    def admit(self, connection: Connection, messages: Iterable[Message]) -> list[Message]:
+    def admit(self, connection: SubscribedConnection, messages: Iterable[Message]) -> list[Message]:
         """Return the messages that may go to a worker; park the others. By the reading thread."""
         admitted = []
         for message in messages:

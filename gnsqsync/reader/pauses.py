@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gnsqsync.connection.connection import Connection
+from gnsqsync.connection.subscribed import SubscribedConnection
 from gnsqsync.message import Message
 from gnsqsync.policy.backoff import Backoff, Phase, Step
 from gnsqsync.policy.evidence import IN_A_ROW, Evidence
@@ -36,7 +36,7 @@ class Pauses:
         chunks: Chunks,
         tries: Tries,
         events: Events,
-        apply: Callable[[list[Connection]], None],
+        apply: Callable[[list[SubscribedConnection]], None],
     ) -> None:
         """``apply``: sends the changed RDY of connections, outside the lock."""
         # Read without the lock by other modules.
@@ -70,12 +70,14 @@ class Pauses:
         else:
             self._judge(backoff.no_verdict)
 
-    def failed(self, connection: Connection, message: Message, counts: bool = True) -> None:
+    def failed(
+        self, connection: SubscribedConnection, message: Message, counts: bool = True
+    ) -> None:
         """Judge a failed message. ``counts``: False if the user excuses the failure."""
         key = connection.nsqd_address, message._id
         self._failed(key, self._tries.of(message), counts)
 
-    def answer_failed(self, connection: Connection, message_id: str) -> None:
+    def answer_failed(self, connection: SubscribedConnection, message_id: str) -> None:
         """Judge a FIN that nsqd refused, which counts as a failure by the user's option."""
         self._failed((connection.nsqd_address, message_id.encode()), 1, True)
 

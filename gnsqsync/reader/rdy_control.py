@@ -12,7 +12,7 @@ import random
 from collections import Counter
 
 from gnsqsync.addresses import Address
-from gnsqsync.connection.connection import Connection
+from gnsqsync.connection.subscribed import SubscribedConnection
 from gnsqsync.policy.backoff import Backoff, Phase, Rule
 from gnsqsync.policy.latency import JointRate
 from gnsqsync.policy.rate import RateLimit
@@ -68,7 +68,7 @@ class RdyControl:
     ) -> None:
         """``worker_may_read``: True if the worker may read from a connection that is alone."""
         self._worker_may_read = worker_may_read
-        self.connections: dict[Address, Connection] = {}
+        self.connections: dict[Address, SubscribedConnection] = {}
         # Rate of all connections, or of all in a group.
         self._together = together
         # Sums of the counts of connections that are gone.
@@ -103,12 +103,12 @@ class RdyControl:
         self._counted = 0
         self.rate_at: float | None = None
 
-    def plan(self, now: float) -> list[Connection]:
+    def plan(self, now: float) -> list[SubscribedConnection]:
         """Share max_in_flight anew, within what the rate limit allows."""
         changed = self._share(now)
         return changed if self._rate is None else self._grant(self._rate, now)
 
-    def _share(self, now: float) -> list[Connection]:
+    def _share(self, now: float) -> list[SubscribedConnection]:
         limit = self.backoff.limit
         self.allocator.phase = self.backoff.phase
         self.allocator.max_in_flight = (
@@ -124,7 +124,7 @@ class RdyControl:
         changed = []
         for address, rdy in changes:
             connection = self.connections[address]
-            if not connection.end_was_asked and connection.level is not None:
+            if not connection.end_was_asked:
                 connection.level.share = rdy
                 changed.append(connection)
         # A worker that reads one connection does not see messages of another. It does not fetch the
@@ -132,11 +132,10 @@ class RdyControl:
         if self._worker_may_read:
             alone = len(self.connections) == 1 and not self.allocator.one_message
             for connection in self.connections.values():
-                level = connection.level
-                connection.worker_may_read = alone and level is not None and level.share == 1
+                connection.worker_may_read = alone and connection.level.share == 1
         return changed + freed
 
-    def _bound_turns(self) -> list[Connection]:
+    def _bound_turns(self) -> list[SubscribedConnection]:
         """Allow each turn its messages, so that RDY 0 leaves before the answer to the last one.
 
         Return the connections for which this bound has ended.
@@ -145,8 +144,6 @@ class RdyControl:
         freed = []
         for address, connection in self.connections.items():
             level = connection.level
-            if level is None:
-                continue
             if not takes_turns:
                 if level.credit is not None:
                     level.credit = None
@@ -157,7 +154,7 @@ class RdyControl:
                 level.credit = 0
         return freed
 
-    def _grant(self, rate: RateLimit, now: float) -> list[Connection]:
+    def _grant(self, rate: RateLimit, now: float) -> list[SubscribedConnection]:
         """Divide tokens over the connections that may send. Return all whose RDY changes.
 
         Each connection gets at least one, because any of them may be the one with messages. With
@@ -167,18 +164,17 @@ class RdyControl:
         rate.take(received - self._counted, now)
         self._counted = received
         tokens = rate.tokens(now)
-        sharing = [c for c in self.connections.values() if c.level is not None and c.level.share]
+        sharing = [c for c in self.connections.values() if c.level.share]
         each, more = divmod(tokens, len(sharing) or 1)
         for number, connection in enumerate(sharing):
-            if connection.level is not None:
-                granted = max(each + (number < more), 1) if tokens else 0
-                if self.allocator.takes_turns:
-                    granted = min(granted, self.allocator.turn_left(connection.address))
-                connection.level.credit = granted
+            granted = max(each + (number < more), 1) if tokens else 0
+            if self.allocator.takes_turns:
+                granted = min(granted, self.allocator.turn_left(connection.address))
+            connection.level.credit = granted
         self.rate_at = rate.next_at(now) if sharing and not tokens else None
         changed = []
         for connection in self.connections.values():
-            if connection.level is not None and not connection.end_was_asked:
+            if not connection.end_was_asked:
                 level = connection.level.wanted(len(connection.in_flight))
                 change = level - connection.send_queue.rdy_sent
                 if change:
@@ -200,29 +196,29 @@ class RdyControl:
         if not self.allocator.takes_turns:
             return False
         levels = [connection.level for connection in list(self.connections.values())]
-        going_on = [level for level in levels if level is not None and level.share and level.credit]
+        going_on = [level for level in levels if level.share and level.credit]
         return len(going_on) >= self.allocator.max_in_flight
 
-    def is_used_up(self, connection: Connection) -> bool:
+    def is_used_up(self, connection: SubscribedConnection) -> bool:
         """Return True if a connection needs new tokens of the rate limit. Takes no lock."""
-        return connection.level is not None and connection.level.credit == 0
+        return connection.level.credit == 0
 
     # -- connections that come and go ----------------------------------------------------------
 
-    def join(self, connection: Connection, now: float) -> list[Connection]:
+    def join(self, connection: SubscribedConnection, now: float) -> list[SubscribedConnection]:
         self.connections[connection.address] = connection
-        if connection.level is not None:
-            self._together.join(connection.level)
-        round_trip = 0.0 if connection.level is None else connection.level.round_trip
-        self.allocator.add(connection.address, connection.negotiated.max_rdy_count, now, round_trip)
+        level = connection.level
+        self._together.join(level)
+        most = connection.negotiated.max_rdy_count
+        self.allocator.add(connection.address, most, now, level.round_trip)
         return self.plan(now)
 
-    def leave(self, address: Address, now: float) -> list[Connection]:
+    def leave(self, address: Address, now: float) -> list[SubscribedConnection]:
         """Take an nsqd out. It sends no more, while its messages in flight are answered."""
         self.allocator.retire(address)
         return self.plan(now)
 
-    def leave_useless(self, now: float) -> list[tuple[Connection, str]]:
+    def leave_useless(self, now: float) -> list[tuple[SubscribedConnection, str]]:
         """Take out useless connections. Return them with the reason; ``plan()`` must follow."""
         useless = []
         for connection in self.connections.values():
@@ -231,11 +227,12 @@ class RdyControl:
                 useless.append((connection, why))
         return useless
 
-    def lose(self, connection: Connection, now: float) -> list[Connection] | None:
+    def lose(
+        self, connection: SubscribedConnection, now: float
+    ) -> list[SubscribedConnection] | None:
         """Remove an ended connection and keep its counts. None if it is not in the table."""
         self._past.update(counts_of(connection))
-        if connection.level is not None:
-            self._together.leave(connection.level)
+        self._together.leave(connection.level)
         address = connection.address
         if self.connections.get(address) is not connection:
             return None
@@ -256,7 +253,7 @@ class RdyControl:
     @property
     def round_trip(self) -> float:
         """Seconds that the slowest nsqd took to answer a command; 0 means unknown."""
-        trips = [c.level.round_trip for c in self.connections.values() if c.level is not None]
+        trips = [c.level.round_trip for c in self.connections.values()]
         return 0.0 if 0.0 in trips else max(trips, default=0.0)
 
     def is_new_crowd(self) -> bool:
@@ -276,7 +273,7 @@ class RdyControl:
     def _why_silent(self) -> tuple[bool, str]:
         """Return True if it is wanted, and why no nsqd may send, "" if one may."""
         connections = self.connections.values()
-        if any(c.level is not None and c.level.wanted(len(c.in_flight)) for c in connections):
+        if any(c.level.wanted(len(c.in_flight)) for c in connections):
             return True, ""
         if self.allocator.paused or not self.max_in_flight:
             return True, "it is paused, or max_in_flight is 0"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gnsqsync.connection.connection import Connection, State
+from gnsqsync.connection.link import State
+from gnsqsync.connection.subscribed import SubscribedConnection
 from gnsqsync.runtime.timer import Timer
 
 __all__ = ["Retiring", "why_useless"]
@@ -22,7 +23,7 @@ _QUIET_SECONDS = 2.0
 _MANY_REFUSED = 5
 
 
-def why_useless(connection: Connection, now: float) -> str:
+def why_useless(connection: SubscribedConnection, now: float) -> str:
     """Return why this connection must be replaced, or "" if it is useful."""
     if _is_stranded(connection, now):
         return "answered SUB late, as while it deletes a topic, and has sent no message since"
@@ -33,7 +34,7 @@ def why_useless(connection: Connection, now: float) -> str:
     return ""
 
 
-def _is_choked(connection: Connection, now: float) -> bool:
+def _is_choked(connection: SubscribedConnection, now: float) -> bool:
     """Return True if half of its RDY may be used up for good, with nothing in flight.
 
     nsqd counts the messages in flight on a connection. A FIN, REQ or TOUCH that it refuses does
@@ -46,7 +47,7 @@ def _is_choked(connection: Connection, now: float) -> bool:
     also end with its connection.
     """
     level = connection.level
-    if level is None or connection.end_was_asked or connection.in_flight or connection.is_ephemeral:
+    if connection.end_was_asked or connection.in_flight or connection.is_ephemeral:
         return False
     refused = connection.unanswerable
     if now - connection.last_message_at > _QUIET_SECONDS:
@@ -54,7 +55,7 @@ def _is_choked(connection: Connection, now: float) -> bool:
     return refused >= _MANY_REFUSED and 0 < level.share <= 2 * refused
 
 
-def _is_stranded(connection: Connection, now: float) -> bool:
+def _is_stranded(connection: SubscribedConnection, now: float) -> bool:
     """Return True if it may be subscribed to a topic that nsqd has deleted.
 
     nsqd needs seconds to delete a topic with a long queue. A SUB in that time waits for the end of
@@ -75,11 +76,11 @@ class Retiring:
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
-        self._connections: dict[Connection, None] = {}
+        self._connections: dict[SubscribedConnection, None] = {}
         # True while the timer has a look to do.
         self._due = False
 
-    def add(self, connections: Iterable[Connection]) -> None:
+    def add(self, connections: Iterable[SubscribedConnection]) -> None:
         """Add connections that are sent CLS now."""
         self._connections.update(dict.fromkeys(connections))
 

@@ -19,8 +19,9 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 
 from gnsqsync.addresses import Address
-from gnsqsync.connection.connection import PASSING_WAIT, Connection, State
 from gnsqsync.connection.joining import join_or_cut
+from gnsqsync.connection.link import PASSING_WAIT, State
+from gnsqsync.connection.subscribed import SubscribedConnection
 from gnsqsync.errors import ConfigError, ConnectionLost, FinFailed, NSQError, ServerError
 from gnsqsync.foreign import repr_of
 from gnsqsync.message import Fate, Message
@@ -88,7 +89,7 @@ class Subscription:
         self._direct = set(setup.nsqds)
         self._lock = runtime.lock()
         # Connections whose dial is planned or under way.
-        self._dialling: dict[Connection, None] = {}
+        self._dialling: dict[SubscribedConnection, None] = {}
         # Connections that are closing because they were removed or replaced.
         self._retiring = Retiring(timer)
         # Threads that dial or read.
@@ -146,7 +147,7 @@ class Subscription:
 
         The connection closes when the others are answered.
         """
-        changed: list[Connection] = []
+        changed: list[SubscribedConnection] = []
         with self._lock:
             self._direct.discard(address)
             self._refused.pop(address, None)
@@ -167,21 +168,20 @@ class Subscription:
             self._chunks.give_back()
             self.settled()
 
-    def _dial_due(self, now: float) -> list[Connection]:
+    def _dial_due(self, now: float) -> list[SubscribedConnection]:
         """Return the connections to open now; holding ``_lock``."""
         if self._stopping:
             return []
         due = []
         for address in self._nodes.due(now):
             self._nodes.dialling(address)
-            connection = Connection(
+            connection = SubscribedConnection(
                 address,
                 self._setup.options,
                 self._runtime,
                 self,
                 topic=self._setup.topic,
                 channel=self._setup.channel,
-                consumer=self,
                 adaptive=self._flow.latency == "adaptive",
                 headers=self._flow.headers,
             )
@@ -189,7 +189,7 @@ class Subscription:
             due.append(connection)
         return due
 
-    def _serve(self, connection: Connection) -> None:
+    def _serve(self, connection: SubscribedConnection) -> None:
         """Open a connection and read from it until its end. Body of the thread ``nsq-read``."""
         try:
             connection.open()
@@ -228,7 +228,7 @@ class Subscription:
             raise
         connection.read()
 
-    def _dial_failed(self, connection: Connection, error: NSQError) -> None:
+    def _dial_failed(self, connection: SubscribedConnection, error: NSQError) -> None:
         address = connection.address
         hopeless: NSQError | None = None
         with self._lock:
@@ -264,7 +264,7 @@ class Subscription:
         by_function = callable(self._setup.options.auth_secret)
         return by_function and address in self._subscribed and credentials.are_refused(error)
 
-    def on_lost(self, connection: Connection, reason: Exception) -> None:
+    def on_lost(self, connection: SubscribedConnection, reason: Exception) -> None:
         # Dropped here; nsqd delivers the connection's queued messages again.
         self._chunks.give_back()
         with self._lock:
@@ -286,7 +286,7 @@ class Subscription:
 
     # -- RDY and backoff ---------------------------------------------------------------------
 
-    def _apply(self, changed: list[Connection]) -> None:
+    def _apply(self, changed: list[SubscribedConnection]) -> None:
         for connection in changed:
             connection.send_queue.flush(PASSING_WAIT)
         self._arm()
@@ -318,7 +318,7 @@ class Subscription:
         self._apply(changed)
         self.pauses.tell(step)
 
-    def _spawn(self, connection: Connection) -> None:
+    def _spawn(self, connection: SubscribedConnection) -> None:
         address = connection.nsqd_address
         try:
             task = self._runtime.spawn(f"nsq-read {address}", self._serve, connection)
@@ -397,7 +397,7 @@ class Subscription:
 
     # -- reports of the connections ------------------------------------------------------------
 
-    def on_messages(self, connection: Connection, messages: list[Message]) -> None:
+    def on_messages(self, connection: SubscribedConnection, messages: list[Message]) -> None:
         if self._limits_rate and self._rdy.is_used_up(connection):
             # Done before a worker sends FINs, which would make room for more.
             self._replan()
@@ -407,7 +407,7 @@ class Subscription:
             # The messages crossed with our CLS or RDY 0, and were given back.
             self.settled()
 
-    def read(self, connection: Connection) -> Chunk | None:
+    def read(self, connection: SubscribedConnection) -> Chunk | None:
         """Receive the next messages in place of the reading thread. By the only worker."""
         messages = connection.messages.read_for_worker()
         if not messages:
@@ -415,7 +415,9 @@ class Subscription:
         self.wake()
         return connection, messages
 
-    def on_answered(self, connection: Connection, message: Message, success: bool | None) -> None:
+    def on_answered(
+        self, connection: SubscribedConnection, message: Message, success: bool | None
+    ) -> None:
         pauses = self.pauses
         if success:
             pauses.succeeded(1)
@@ -428,7 +430,7 @@ class Subscription:
     def on_handed_back(self, message: Message) -> None:
         self._dead_letters.tries.note_uncalled(message)
 
-    def on_failure(self, connection: Connection, message: Message) -> Fate | None:
+    def on_failure(self, connection: SubscribedConnection, message: Message) -> Fate | None:
         if not self._dead_letters.tries.is_last(message):
             return None
         return self._dead_letters.settle(connection, message, sys.exc_info()[1])
@@ -437,17 +439,19 @@ class Subscription:
         self.pauses.succeeded(count)
         self.answered()
 
-    def on_drained(self, connection: Connection) -> None:
+    def on_drained(self, connection: SubscribedConnection) -> None:
         self.settled()
 
-    def on_answer_failed(self, connection: Connection, message_id: str, error: ServerError) -> None:
+    def on_answer_failed(
+        self, connection: SubscribedConnection, message_id: str, error: ServerError
+    ) -> None:
         late = self._chunks.late(message_id) if isinstance(error, FinFailed) else None
         self._events.answer_failed(connection, message_id, error, late)
         if self._flow.backoff_on_fin_failed and isinstance(error, FinFailed):
             self.pauses.answer_failed(connection, message_id)
         self.answered()
 
-    def on_overdue(self, connection: Connection, count: int) -> None:
+    def on_overdue(self, connection: SubscribedConnection, count: int) -> None:
         self._events.overdue(connection, count)
         self.answered()
 
@@ -491,7 +495,7 @@ class Subscription:
 
     # -- state -----------------------------------------------------------------------------------
 
-    def connections(self) -> list[Connection]:
+    def connections(self) -> list[SubscribedConnection]:
         """Return the connections. Takes no lock: copying the values of a dict is one step."""
         return list(self._rdy.connections.values())
 
@@ -507,11 +511,8 @@ class Subscription:
     @property
     def is_starved(self) -> bool:
         """True if some connection has 85 % of its RDY in flight."""
-        return any(
-            connection.in_flight and len(connection.in_flight) >= 0.85 * connection.level.share
-            for connection in self.connections()
-            if connection.level is not None and not connection.end_was_asked
-        )
+        going_on = [c for c in self.connections() if not c.end_was_asked]
+        return any(c.in_flight and len(c.in_flight) >= 0.85 * c.level.share for c in going_on)
 
     @property
     def is_connected(self) -> bool:

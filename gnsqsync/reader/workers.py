@@ -15,7 +15,8 @@ from contextvars import Context
 from enum import Enum
 from itertools import count
 
-from gnsqsync.connection.connection import PASSING_WAIT, Connection
+from gnsqsync.connection.link import PASSING_WAIT
+from gnsqsync.connection.subscribed import SubscribedConnection
 from gnsqsync.errors import ConfigError
 from gnsqsync.foreign import class_of, ends_worker, line_of, repr_of
 from gnsqsync.message import (
@@ -188,7 +189,7 @@ class Workers:
         chunks = self._chunks
         get, empty = chunks.queue.get, chunks.queue.empty
         # Connection whose FINs wait for those of the next chunk, to share a send.
-        unsent: Connection | None = None
+        unsent: SubscribedConnection | None = None
         flushed_at = 0.0
         ended_as_told = False
         chunk: Chunk | None
@@ -245,11 +246,10 @@ class Workers:
                     self._ended.add(number)
                     self._subscription.settled()
 
-    def _next_or_send(self, unsent: Connection) -> Chunk | None:
+    def _next_or_send(self, unsent: SubscribedConnection) -> Chunk | None:
         """Return the next chunk. If another worker took it, flush and wait for the next."""
-        chunk: Chunk | None
         try:
-            chunk = self._chunks.queue.get_nowait()
+            chunk: Chunk | None = self._chunks.queue.get_nowait()
         except TimeoutError:
             unsent.send_queue.flush(PASSING_WAIT)
             self._subscription.answered()
@@ -258,7 +258,7 @@ class Workers:
 
     def _handle(
         self,
-        connection: Connection,
+        connection: SubscribedConnection,
         new_context: Callable[[], Context],
         messages_left: Iterator[Message],
         started: float,
@@ -351,7 +351,7 @@ class Workers:
             self._events.batch(connection, finished, failed + excused, seconds)
         return not unfinished
 
-    def _was_given_up(self, connection: Connection, message: Message) -> bool:
+    def _was_given_up(self, connection: SubscribedConnection, message: Message) -> bool:
         """Give up a message before its handler is called. Return False if it may run.
 
         It was delivered too often, or ended its worker on its last attempt.
@@ -363,7 +363,7 @@ class Workers:
         return True
 
     def _answer_failure(
-        self, connection: Connection, message: Message, error: BaseException
+        self, connection: SubscribedConnection, message: Message, error: BaseException
     ) -> Tally:
         """Answer a message whose handler raised, by the meaning of the exception."""
         verdict = self._verdicts.of(error)
@@ -387,7 +387,9 @@ class Workers:
             return Tally.NEUTRAL
         return self._answer_attempt(connection, message, error)
 
-    def _answer_uncalled(self, connection: Connection, message: Message, error: Uncalled) -> Tally:
+    def _answer_uncalled(
+        self, connection: SubscribedConnection, message: Message, error: Uncalled
+    ) -> Tally:
         """Requeue a message whose handler was not called. That was no try of it."""
         self._tries.note_uncalled(message)
         if not connection.requeue_quietly(message, None):
@@ -410,7 +412,7 @@ class Workers:
         return Tally.FAILED if counts else Tally.EXCUSED
 
     def _answer_attempt(
-        self, connection: Connection, message: Message, error: BaseException
+        self, connection: SubscribedConnection, message: Message, error: BaseException
     ) -> Tally:
         """Requeue a message whose handler failed, or give it up after its last attempt."""
         asked = isinstance(error, Requeue)
@@ -426,8 +428,7 @@ class Workers:
         if fate is Fate.GONE:
             # An answer of the handler was counted when it was given.
             if not asked:
-                what_now = "it was answered before or is not ours any more"
-                self._log_failure(message, error, what_now)
+                self._log_failure(message, error, "it was answered before or is not ours any more")
             return Tally.NEUTRAL
         counts = backs_off and fate is not Fate.KEPT
         self._pauses.failed(connection, message, counts)

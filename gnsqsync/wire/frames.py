@@ -7,7 +7,7 @@ Must not know what a reply means or who waits for it.
 from __future__ import annotations
 
 import struct
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from gnsqsync.errors import ProtocolError, WrongPort
 from gnsqsync.message import Message, Responder
@@ -43,8 +43,9 @@ _OK_SIZE = len(_OK_FRAME)
 class FrameDecoder:
     """Decoder of the byte stream of an nsqd: takes chunks of any size, returns whole frames.
 
-    ``responder`` goes into each Message. ``max_frame_size`` (bytes) is the largest size field to
-    accept, and about the upper bound of what is buffered. One thread at a time may use it.
+    ``responder`` goes into each Message; None if the caller takes none. ``max_frame_size`` (bytes)
+    is the largest size field to accept, and about the upper bound of what is buffered. One thread
+    at a time may use it.
 
     ``broken`` is None, or the ProtocolError of the first frame that breaks the rules. Look at it
     after the replies of the same ``feed``. At an upgrade, bytes of the next layer may come with the
@@ -53,8 +54,8 @@ class FrameDecoder:
 
     __slots__ = ("_max_frame_size", "_pieces", "_responder", "broken")
 
-    def __init__(self, responder: Responder, max_frame_size: int) -> None:
-        self._responder = responder
+    def __init__(self, responder: Responder | None, max_frame_size: int) -> None:
+        self._responder: Any = responder
         self._max_frame_size = max_frame_size
         self._pieces = Pieces()
         self.broken: ProtocolError | None = None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnsqsync.addresses import Address
-from gnsqsync.connection.connection import Connection
+from gnsqsync.connection.publishing import PublishingConnection
 from gnsqsync.connection.send_queue import PublishSlot
 from gnsqsync.errors import ClosedError, NotSent, PublishError, Refused, TooFewCopies
 from gnsqsync.runtime.troubles import duration, more, troubles
@@ -91,10 +91,10 @@ class CopyingPublisher(Publisher):
 
     def _send(
         self, copies: _Copies, data: bytes, messages: int, timeout: float, deadline: float
-    ) -> tuple[list[tuple[Connection, PublishSlot]], bool]:
+    ) -> tuple[list[tuple[PublishingConnection, PublishSlot]], bool]:
         """Send to the missing number of nsqds. Return what was sent; True if more may exist."""
         pool = self.pool
-        sent: list[tuple[Connection, PublishSlot]] = []
+        sent: list[tuple[PublishingConnection, PublishSlot]] = []
         while (missing := self._wanted - len(copies.stored) - len(sent)) > 0:
             try:
                 connection = pool.pick(deadline, timeout, copies.causes, copies.used)
@@ -115,7 +115,7 @@ class CopyingPublisher(Publisher):
             sent.append((connection, slot))
         return sent, True
 
-    def _leave(self, connection: Connection, error: PublishError) -> None:
+    def _leave(self, connection: PublishingConnection, error: PublishError) -> None:
         if isinstance(error, Refused) and error.error.retriable:
             self.pool.leave(connection)
         else:

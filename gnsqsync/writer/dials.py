@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gnsqsync.addresses import Address
-from gnsqsync.connection.connection import Connection, Owner
+from gnsqsync.connection.publishing import Owner, PublishingConnection
 from gnsqsync.errors import ConnectionLost, NotSent, NSQError
 from gnsqsync.options import ConnectionOptions
 from gnsqsync.policy.outage import Outage
@@ -39,7 +39,7 @@ def _without_frames(error: BaseException | None) -> None:
 class Dial:
     """A connection that is being dialled, or will be."""
 
-    connection: Connection
+    connection: PublishingConnection
     # Released when the dial ends.
     over: Latch
     # Time at which the dial begins.
@@ -52,7 +52,7 @@ class Dial:
 class Seeker(Owner, Protocol):
     """The owner of the dials, which wants the connections. Called with the lock held."""
 
-    def on_connected(self, connection: Connection) -> bool:
+    def on_connected(self, connection: PublishingConnection) -> bool:
         """Take a new connection into use. Return False if the Writer is closed."""
 
     def on_dial_failed(self, address: Address, end: DialEnd) -> None:
@@ -111,7 +111,7 @@ class Dials:
 
     def begin(self, address: Address, pause: float = 0.0) -> Dial:
         """Plan a dial of an address that has none. The caller dials in ``pause`` seconds."""
-        connection = Connection(address, self._options, self._runtime, self._owner)
+        connection = PublishingConnection(address, self._options, self._runtime, self._owner)
         at = self._now() + pause
         due = lost_at(at + self._options.connect_timeout)
         dial = self._under_way[address] = Dial(connection, self._runtime.latch(), at, due)
@@ -134,7 +134,7 @@ class Dials:
         news, self.news = self.news, self._runtime.latch()
         return news
 
-    def _end(self, connection: Connection) -> Dial | None:
+    def _end(self, connection: PublishingConnection) -> Dial | None:
         """Remove the dial of a connection. Return None if it was overdue and forgotten."""
         dial = self._under_way.get(connection.address)
         if dial is None or dial.connection is not connection:
@@ -144,7 +144,7 @@ class Dials:
     # -- dialling --------------------------------------------------------------------------------
 
     def open(
-        self, connection: Connection, timeout: float | None, *, aside: bool = False
+        self, connection: PublishingConnection, timeout: float | None, *, aside: bool = False
     ) -> tuple[NSQError | None, Dial | None]:
         """Dial on this thread. Return the error, or None if the connection is live; and a dial.
 
@@ -162,7 +162,7 @@ class Dials:
             raise
 
     def _open(
-        self, connection: Connection, timeout: float | None, aside: bool
+        self, connection: PublishingConnection, timeout: float | None, aside: bool
     ) -> tuple[NSQError | None, Dial | None]:
         address = connection.address
         failure: NSQError | None = None
@@ -234,7 +234,7 @@ class Dials:
         self._lacks_threads = False
         return True
 
-    def read_aside(self, connection: Connection) -> None:
+    def read_aside(self, connection: PublishingConnection) -> None:
         """Read on a new thread from a connection that was opened on this one, or raise NotSent."""
         self._spawn(connection, connection.read)
 
@@ -253,7 +253,9 @@ class Dials:
             if error is None:
                 connection.read()
 
-    def _spawn(self, connection: Connection, body: Callable[..., object], *args: object) -> None:
+    def _spawn(
+        self, connection: PublishingConnection, body: Callable[..., object], *args: object
+    ) -> None:
         try:
             task = self._runtime.spawn(f"nsq-read {connection.nsqd_address}", body, *args)
         except BaseException as error:
@@ -268,7 +270,7 @@ class Dials:
             self._tasks = [t for t in self._tasks if t.alive]
             self._tasks.append(task)
 
-    def _drop(self, connection: Connection) -> bool:
+    def _drop(self, connection: PublishingConnection) -> bool:
         """Forget a dial that no thread will begin. Return True if it was planned."""
         with self._lock:
             dial = self._end(connection)

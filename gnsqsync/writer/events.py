@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 
-from gnsqsync.connection.connection import Connection
+from gnsqsync.connection.publishing import PublishingConnection
 from gnsqsync.errors import NSQError, PublishError
 from gnsqsync.observer import Observer, each, tell
 from gnsqsync.runtime.troubles import AWAY, duration, kind_of, more, troubles, used_by
@@ -20,7 +20,7 @@ __all__ = ["Events", "fields"]
 log: logging.Logger = logging.getLogger("gnsqsync.writer")
 
 
-def fields(connection: Connection) -> dict[str, str]:
+def fields(connection: PublishingConnection) -> dict[str, str]:
     """Return the ``extra`` of a log line about a connection."""
     return {"nsqd": connection.nsqd_address}
 
@@ -81,7 +81,7 @@ class Events:
 
     # -- connections -----------------------------------------------------------------------------
 
-    def connected(self, connection: Connection) -> None:
+    def connected(self, connection: PublishingConnection) -> None:
         address = connection.nsqd_address
         over = troubles().ended(address)
         if over is not None:
@@ -96,11 +96,11 @@ class Events:
         log.info("connected to %s", address, extra=fields(connection))
         self._notify("connected", address)
 
-    def dial_failed(self, connection: Connection, error: NSQError) -> None:
+    def dial_failed(self, connection: PublishingConnection, error: NSQError) -> None:
         self._log_dial_failed(connection, error)
         self._notify("lost", connection.nsqd_address, error)
 
-    def _log_dial_failed(self, connection: Connection, error: NSQError) -> None:
+    def _log_dial_failed(self, connection: PublishingConnection, error: NSQError) -> None:
         if connection.end_was_asked:
             log.debug("%s", error, extra=fields(connection))
             return
@@ -119,11 +119,11 @@ class Events:
                 extra=fields(connection),
             )
 
-    def lost(self, connection: Connection, reason: Exception) -> None:
+    def lost(self, connection: PublishingConnection, reason: Exception) -> None:
         self._log_lost(connection, reason)
         self._notify("lost", connection.nsqd_address, reason)
 
-    def _log_lost(self, connection: Connection, reason: Exception) -> None:
+    def _log_lost(self, connection: PublishingConnection, reason: Exception) -> None:
         if connection.end_was_asked:
             log.debug("%s closed as asked", connection.nsqd_address, extra=fields(connection))
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gnsqsync.connection.connection import Connection
+from gnsqsync.connection.link import Link
 from gnsqsync.discovery.polling import Discovery
 
 __all__ = ["LATE_SECONDS", "stuck_threads"]
@@ -21,9 +21,7 @@ LATE_SECONDS = 60.0
 _QUESTION_SECONDS = 300.0
 
 
-def stuck_threads(
-    name: str, connections: Iterable[Connection], discovery: Discovery[Any]
-) -> list[str]:
+def stuck_threads(name: str, connections: Iterable[Link], discovery: Discovery[Any]) -> list[str]:
     """Return a sentence for each hung thread; ``name`` says whose threads these are.
 
     A thread that reads from an nsqd that is away does not hang: it gives the connection up after

@@ -17,8 +17,9 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from gnsqsync.addresses import Address
-from gnsqsync.connection.connection import PASSING_WAIT, Connection
 from gnsqsync.connection.joining import join_or_cut
+from gnsqsync.connection.link import PASSING_WAIT
+from gnsqsync.connection.publishing import PublishingConnection
 from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.discovery.polling import Discovery
 from gnsqsync.discovery.questions import ALL_NSQDS
@@ -65,7 +66,7 @@ class _Choice:
     news: Latch
     # Time at which that wait ends: the outage begins, or a dial is overdue.
     until: float
-    connection: Connection | None = None
+    connection: PublishingConnection | None = None
     dial: Dial | None = None
     # Seconds that the outage has lasted; None without an outage.
     outage: float | None = None
@@ -98,7 +99,7 @@ class NsqdPool:
         lookups: Lookups,
         outage: Outage,
         events: Events,
-        after_lost: Callable[[Connection], None],
+        after_lost: Callable[[PublishingConnection], None],
     ) -> None:
         """``after_lost``: called last, by the reading thread of a lost connection."""
         self.pid: int = os.getpid()
@@ -117,15 +118,15 @@ class NsqdPool:
         self._dials = Dials(options, runtime, self._lock, self, outage, events)
         self._nodes = WriterNodes(addresses, policy)
         # Connections that publishes use, by address.
-        self._live: dict[Address, Connection] = {}
-        self.ready: tuple[Connection, ...] = ()
+        self._live: dict[Address, PublishingConnection] = {}
+        self.ready: tuple[PublishingConnection, ...] = ()
         # Live connections without an OK so far. Their nsqds stay on the bench, as such an nsqd may
         # only accept connections.
-        self._unproven: set[Connection] = set()
+        self._unproven: set[PublishingConnection] = set()
         # Live connections on which a publish had no answer in time.
-        self._suspects: set[Connection] = set()
+        self._suspects: set[PublishingConnection] = set()
         # Suspects that a new connection replaced, and that may still answer publishes.
-        self._replaced: dict[Connection, None] = {}
+        self._replaced: dict[PublishingConnection, None] = {}
         # True while one of these three has members. Each OK is then passed on to prove().
         self.in_doubt: bool = False
         # Counter of publishes, for taking turns.
@@ -141,7 +142,7 @@ class NsqdPool:
         timeout: float,
         causes: list[BaseException],
         without: Collection[Address] = (),
-    ) -> Connection:
+    ) -> PublishingConnection:
         """Return a connection for a publish, dialled if need be. Raises ClosedError or NotSent.
 
         ``without``: addresses that must not be used, because they have the message.
@@ -277,7 +278,7 @@ class NsqdPool:
 
     # -- outcomes --------------------------------------------------------------------------------
 
-    def prove(self, connection: Connection) -> None:
+    def prove(self, connection: PublishingConnection) -> None:
         """Take the nsqd off the bench, because it said OK on this connection."""
         with self._lock:
             news = None
@@ -294,7 +295,7 @@ class NsqdPool:
         for old in answered:
             old.cut()
 
-    def suspect(self, connection: Connection, since: float, why: str) -> None:
+    def suspect(self, connection: PublishingConnection, since: float, why: str) -> None:
         """Bench the nsqd of a slow connection, so that the next publishes go to others.
 
         ``since``: time at which the unanswered publish began. ``why``: text of the error.
@@ -313,7 +314,7 @@ class NsqdPool:
         for dial in dials:
             self._dials.aside(dial)
 
-    def leave(self, connection: Connection) -> bool:
+    def leave(self, connection: PublishingConnection) -> bool:
         """Bench an nsqd that cannot store a message now. Return True if another one is live."""
         with self._lock:
             # A replaced connection benches nothing: no OK of the new connection would be passed on,
@@ -322,7 +323,7 @@ class NsqdPool:
                 self._nodes.failed(connection.address, self._now())
             return any(address != connection.address for address in self._live)
 
-    def pass_over(self, connection: Connection) -> None:
+    def pass_over(self, connection: PublishingConnection) -> None:
         """Take a connection with a failed publish out of use, if it is about to end.
 
         ``on_lost`` comes later, only after callbacks of futures have returned.
@@ -343,7 +344,7 @@ class NsqdPool:
 
     # -- connections -----------------------------------------------------------------------------
 
-    def on_connected(self, connection: Connection) -> bool:
+    def on_connected(self, connection: PublishingConnection) -> bool:
         """Take a dialled connection into use; holding ``_lock``."""
         if self._closed:
             return False
@@ -439,7 +440,7 @@ class NsqdPool:
     def is_connected(self) -> bool:
         return bool(self._live)
 
-    def connections(self) -> list[Connection]:
+    def connections(self) -> list[PublishingConnection]:
         with self._lock:
             return [*self._live.values(), *self._replaced]
 
@@ -452,7 +453,7 @@ class NsqdPool:
 
     # -- reports of the connections ----------------------------------------------------------------
 
-    def on_lost(self, connection: Connection, reason: Exception) -> None:
+    def on_lost(self, connection: PublishingConnection, reason: Exception) -> None:
         with self._lock:
             self._forget(connection)
         try:
@@ -460,7 +461,7 @@ class NsqdPool:
         finally:
             self._after_lost(connection)
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: PublishingConnection) -> None:
         """Take a connection out of use, once. Holding ``_lock``."""
         if self._live.get(connection.address) is connection:
             del self._live[connection.address]

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from gnsqsync.addresses import Address
-from gnsqsync.connection.connection import Connection
+from gnsqsync.connection.publishing import PublishingConnection
 from gnsqsync.connection.send_queue import PublishSlot, end_each
 from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.errors import (
@@ -48,11 +48,11 @@ _LOOK_SECONDS = 0.1
 _LEAST_SECONDS = 0.001
 
 
-def _no_answer(connection: Connection, timeout: float) -> str:
+def _no_answer(connection: PublishingConnection, timeout: float) -> str:
     return f"{connection.nsqd_address} did not answer the publish {within(timeout)}"
 
 
-def _oldest(connection: Connection) -> PublishSlot | None:
+def _oldest(connection: PublishingConnection) -> PublishSlot | None:
     """Return the publish that is to be answered next, or None."""
     try:
         return connection.send_queue.pending[0]
@@ -75,7 +75,7 @@ class _WindowSlot(PublishSlot):
     )
 
     # Connection that it is submitted to; set before that.
-    connection: Connection
+    connection: PublishingConnection
     # Refusal because of which it waits for a fresh connection.
     reason: PublishError
 
@@ -135,7 +135,7 @@ class Publisher:
         )
         # Publishes that wait for a fresh connection, by the old one, whose reading thread sends
         # them.
-        self._waiting: dict[Connection, list[_WindowSlot]] = {}
+        self._waiting: dict[PublishingConnection, list[_WindowSlot]] = {}
         self._retry_unknown = retry_unknown
         self._window = AsyncWindow(runtime)
         self._now = runtime.now
@@ -215,7 +215,7 @@ class Publisher:
 
     def _wait_longer(
         self,
-        connection: Connection,
+        connection: PublishingConnection,
         slot: PublishSlot,
         started: float,
         deadline: float,
@@ -323,7 +323,7 @@ class Publisher:
         )
 
     def _give_up(
-        self, connection: Connection, slot: PublishSlot, started: float, timeout: float
+        self, connection: PublishingConnection, slot: PublishSlot, started: float, timeout: float
     ) -> None:
         """Raise the error of a publish whose time is over, unless its outcome came just now."""
         connection.publishes.recall()
@@ -349,12 +349,12 @@ class Publisher:
             error = OutcomeUnknown(_no_answer(connection, timeout))
         raise error
 
-    def _prove(self, connection: Connection, slot: PublishSlot) -> None:
+    def _prove(self, connection: PublishingConnection, slot: PublishSlot) -> None:
         """Pass an OK on to the pool, for a publish that no caller waits for."""
         if slot.error is None and self.pool.in_doubt:
             self.pool.prove(connection)
 
-    def _may_try_again(self, connection: Connection, error: PublishError) -> bool:
+    def _may_try_again(self, connection: PublishingConnection, error: PublishError) -> bool:
         """Return True if a second try, here or elsewhere, is safe or wanted by the user."""
         if isinstance(error, OutcomeUnknown):
             return self._retry_unknown
@@ -369,7 +369,7 @@ class Publisher:
         return self.pool.leave(connection)
 
     @staticmethod
-    def _is_outdated(connection: Connection, error: PublishError, began: float) -> bool:
+    def _is_outdated(connection: PublishingConnection, error: PublishError, began: float) -> bool:
         """Return True if credentials were refused on a connection older than ``began``."""
         return connection.connected_at < began and credentials.are_refused(error)
 
@@ -381,7 +381,7 @@ class Publisher:
         self._waiting.setdefault(slot.connection, []).append(slot)
         return True
 
-    def _send_again(self, lost: Connection) -> None:
+    def _send_again(self, lost: PublishingConnection) -> None:
         """Send the publishes that waited. By the reading thread of ``lost``, as its last act."""
         waiting = self._waiting.pop(lost, [])
         why: PublishError | None = None

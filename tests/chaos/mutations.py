@@ -33,16 +33,16 @@ class _LastFirst(deque[Any]):
 
 def fin_dropped_at_close() -> None:
     """Answers that wait when a connection is asked to close are not sent any more."""
-    from gnsqsync.connection.connection import Connection
+    from gnsqsync.connection.subscribed import SubscribedConnection
 
-    original = Connection.start_closing
+    original = SubscribedConnection.start_closing
 
-    def forgetful(self: Connection) -> None:
+    def forgetful(self: SubscribedConnection) -> None:
         self.send_queue.fins.clear()
         original(self)
         self.send_queue.fins = _Hole()  # type: ignore[assignment]
 
-    Connection.start_closing = forgetful  # type: ignore[method-assign]
+    SubscribedConnection.start_closing = forgetful  # type: ignore[method-assign]
 
 
 class _Hole(list[bytes]):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gnsqsync import Message, Observer, Reader, Writer
-from gnsqsync.connection.connection import Connection
+from gnsqsync.connection.link import Link
 from gnsqsync.connection.send_queue import PublishSlot
 from gnsqsync.errors import PublishError
 from gnsqsync.reader.running_reader import RunningReader
@@ -413,7 +413,7 @@ def alive(*kinds: type) -> dict[str, int]:
 
 def test_nothing_piles_up(client: Client, world: World, caplog: pytest.LogCaptureFixture) -> None:
     """Many messages and publishes, some of them failures, and connections that get lost."""
-    kinds = (Message, Connection, PublishSlot, Reader, RunningReader)
+    kinds = (Message, Link, PublishSlot, Reader, RunningReader)
     # Kept log records hold what failed by their tracebacks.
     caplog.set_level(logging.CRITICAL, "gnsqsync")
 

@@ -245,8 +245,8 @@ FAULTS: dict[str, DeliberateFault] = {
     # -- servers that go away ----------------------------------------------------------------------
     "silence that nobody notices": _fault(
         "an nsqd that lost its power is never dialled again",
-        "connection.connection",
-        "        stream.set_read_timeout(2 * heartbeat)\n",
+        "connection.link",
+        "        stream.set_read_timeout(self._silence)\n",
         "        stream.set_read_timeout(None)\n",
     ),
     "heartbeats without an answer": _fault(

@@ -20,13 +20,15 @@ __all__ = ["INTERRUPTED", "Change", "install", "use"]
 
 # In these a thread may be interrupted between any two statements.
 INTERRUPTED = (
-    "gnsqsync.connection.connection",
     "gnsqsync.connection.in_flight",
+    "gnsqsync.connection.link",
     "gnsqsync.connection.messages",
     "gnsqsync.connection.publish_replies",
     "gnsqsync.connection.publishes",
+    "gnsqsync.connection.publishing",
     "gnsqsync.connection.read_turn",
     "gnsqsync.connection.send_queue",
+    "gnsqsync.connection.subscribed",
     "gnsqsync.discovery.shared_poll",
     "gnsqsync.policy.backoff",
     "gnsqsync.policy.writer_nodes",

@@ -15,8 +15,8 @@ import pytest
 import snappy
 
 from gnsqsync.addresses import Address
-from gnsqsync.connection.connection import Connection
 from gnsqsync.connection.opening import Opening
+from gnsqsync.connection.publishing import PublishingConnection
 from gnsqsync.connection.stream import Stream
 from gnsqsync.errors import (
     AuthFailed,
@@ -355,12 +355,14 @@ class Owner:
     def __init__(self) -> None:
         self.lost: list[Exception] = []
 
-    def on_lost(self, connection: Connection, reason: Exception) -> None:
+    def on_lost(self, connection: PublishingConnection, reason: Exception) -> None:
         self.lost.append(reason)
 
 
-def connection_to(world: World, where: tuple[str, int], **options: Any) -> Connection:
-    return Connection(Address(*where), ConnectionOptions(**options), choose(world.runtime), Owner())
+def connection_to(world: World, where: tuple[str, int], **options: Any) -> PublishingConnection:
+    return PublishingConnection(
+        Address(*where), ConnectionOptions(**options), choose(world.runtime), Owner()
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in (*STEPS, *UPGRADES) if name != "sub"])

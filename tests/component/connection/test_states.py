@@ -5,19 +5,20 @@ from __future__ import annotations
 import pytest
 
 from gnsqsync import Message, Reader
-from gnsqsync.connection.connection import Connection, State
+from gnsqsync.connection.link import State
+from gnsqsync.connection.subscribed import SubscribedConnection
 from tests.component.conftest import Client
 from tests.support import scripted
 from tests.support.scripted import Command, ScriptedNsqd, automatic
 from tests.support.worlds import World
 
 
-def connection_of(reader: Reader) -> Connection:
+def connection_of(reader: Reader) -> SubscribedConnection:
     running = reader._running()
     return running.subscription.connections()[0]
 
 
-def open_one(client: Client, world: World, nsqd: ScriptedNsqd) -> Connection:
+def open_one(client: Client, world: World, nsqd: ScriptedNsqd) -> SubscribedConnection:
     reader = client.consume(lambda message: None, nsqd)
     world.eventually(lambda: nsqd.received("RDY"))
     connection = connection_of(reader)
@@ -66,7 +67,7 @@ def test_an_end_that_nobody_asked_for(client: Client, world: World) -> None:
 
 @pytest.mark.parametrize("cut_at", ["IDENTIFY", "SUB"])
 def test_an_end_while_it_is_dialled(client: Client, world: World, cut_at: str) -> None:
-    cut: list[Connection] = []
+    cut: list[SubscribedConnection] = []
 
     def end(connection: scripted.Connection, command: Command) -> None:
         world_connection = next(iter(reader._running().subscription._dialling))

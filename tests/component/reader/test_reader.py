@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gnsqsync import Message, Reader, Requeue
-from gnsqsync.connection.connection import Connection
+from gnsqsync.connection.subscribed import SubscribedConnection
 from gnsqsync.errors import BadTopic, ClosedError, NotSent, Unauthorized
 from gnsqsync.reader.running_reader import RunningReader
 from gnsqsync.runtime import choose
@@ -290,14 +290,14 @@ def test_a_handshake_that_ends_in_the_moment_of_a_stop(
 ) -> None:
     """nsqd ignores that we close, and no thread waits for it."""
     runtime = CountingRuntime(choose(world.runtime))
-    open_ = Connection.open
+    open_ = SubscribedConnection.open
 
-    def late(connection: Connection, timeout: float | None = None) -> None:
+    def late(connection: SubscribedConnection, timeout: float | None = None) -> None:
         open_(connection, timeout)
         reader.stop(0.0)
         world.eventually(lambda: reader._run.subscription._stopping)  # type: ignore[union-attr]
 
-    monkeypatch.setattr(Connection, "open", late)
+    monkeypatch.setattr(SubscribedConnection, "open", late)
     with ScriptedNsqd([automatic(until="SUB"), scripted.silence()]) as nsqd:
         reader = client.reader(print, nsqd, runtime=runtime)
         reader.start(block=False)

@@ -17,7 +17,7 @@ import gevent.event
 import pytest
 
 from gnsqsync import Writer
-from gnsqsync.connection.connection import Connection
+from gnsqsync.connection.publishing import PublishingConnection
 from gnsqsync.connection.read_turn import TurnState
 from gnsqsync.connection.send_queue import PublishSlot
 from gnsqsync.errors import (
@@ -274,12 +274,12 @@ def test_a_dial_that_was_forgotten_and_ends_after_all(client: Client, world: Wor
         assert writer.stats().published == 2
 
 
-def strike_lock(connection: Connection) -> None:
+def strike_lock(connection: PublishingConnection) -> None:
     """As an exception from outside does just when a sender has the lock to write."""
     connection.send_queue._lock.acquire()
 
 
-def strike_turn(connection: Connection) -> None:
+def strike_turn(connection: PublishingConnection) -> None:
     """As an exception from outside does just when a publisher has the turn to read."""
     turn = connection.publishes._turn
     caller = PublishSlot(b"")
@@ -287,7 +287,7 @@ def strike_turn(connection: Connection) -> None:
         turn.lend()
 
 
-def strike_dial(connection: Connection) -> None:
+def strike_dial(connection: PublishingConnection) -> None:
     """As an exception from outside does just when a publisher is about to dial."""
     dials = connection._owner._dials  # type: ignore[attr-defined]
     dials.begin(connection.address)
@@ -300,7 +300,7 @@ def test_a_publisher_that_was_killed_holds_up_no_other_for_ever(
     client: Client,
     world: World,
     monkeypatch: pytest.MonkeyPatch,
-    strike: Callable[[Connection], None],
+    strike: Callable[[PublishingConnection], None],
     timeout: float,
 ) -> None:
     monkeypatch.setattr("gnsqsync.policy.ownership.GRACE_SECONDS", 0.3)
@@ -532,15 +532,15 @@ def test_close_in_the_moment_in_which_a_handshake_ends(
 ) -> None:
     """nsqd ignores that we close, and no thread waits for it."""
     runtime = counting(world)
-    open_ = Connection.open
+    open_ = PublishingConnection.open
     closing: list[Any] = []
 
-    def late(connection: Connection, timeout: float | None = None) -> None:
+    def late(connection: PublishingConnection, timeout: float | None = None) -> None:
         open_(connection, timeout)
         closing.append(world.spawn(writer.close, 0.1))
         world.eventually(lambda: pool._closed)
 
-    monkeypatch.setattr(Connection, "open", late)
+    monkeypatch.setattr(PublishingConnection, "open", late)
     with ScriptedNsqd([automatic(until="IDENTIFY"), scripted.silence()]) as nsqd:
         writer = client.writer(nsqd, runtime=runtime)
         pool = writer._publisher().pool
