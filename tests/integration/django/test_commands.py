@@ -75,7 +75,7 @@ class TestOnTheRealServer:
         assert "shop.store_order: 30 finished, 0 requeued, 0 given up" in output
         assert output.endswith("stopped\n")
         stat = json.loads(project.manage("nsq_stat", project.topic, "--json").end())
-        shop = {"depth": 0, "in_flight": 0, "deferred": 0, "messages": 30, "clients": 0}
+        shop = {"depth": 0, "in_flight": 0, "deferred": 0, "messages": 30, "clients": 0, "ready": 0}
         assert stat == {
             "topics": {project.topic: {"depth": 0, "messages": 30, "channels": {"shop": shop}}},
             "failures": [],
