@@ -81,7 +81,7 @@ class TestOnTheRealServer:
             "failures": [],
         }
         table = project.manage("nsq_stat", project.topic).end().splitlines()
-        assert table[2].split() == [f"{project.topic}/shop", "0", "0", "0", "30", "0"]
+        assert table[2].split() == [f"{project.topic}/shop", "0", "0", "0", "30", "0", "0"]
 
 
 def test_publish_reads_lines_and_defers(project: Project) -> None:
