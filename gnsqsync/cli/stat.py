@@ -27,6 +27,7 @@ from gnsqsync.cli.common import (
 )
 from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.options import check_channel, check_topic
+from gnsqsync.service.commands import is_stuck, told_stuck
 from gnsqsync.service.output import told_when_full
 from gnsqsync.stats import counted
 
@@ -41,6 +42,8 @@ CHANNEL_NUMBERS = (
     ("clients", "client_count", "clients"),
 )
 TOPIC_NUMBERS = (("depth", "depth"), ("messages", "message_count"))
+# Upper bound of stuck channels whose consumers are asked for in one measurement.
+_MOST_ASKED = 20
 
 Row = dict[str, Any]
 
@@ -93,7 +96,31 @@ class Source:
                 server.update(version=stats.version, health=stats.health)
                 _add(topics, stats)
             servers.append(server)
+        answered = [c for c, (found, _) in zip(clients, answers, strict=True) if found is not None]
+        self._fill_in_ready(topics, answered)
         return servers, [_sorted_topic(topics[name]) for name in sorted(topics)]
+
+    def _fill_in_ready(self, topics: dict[str, Row], clients: list[NsqdHTTP]) -> None:
+        """Set ``ready`` of stuck channels: the sum of the RDY of their consumers.
+
+        An answer with all consumers may be large, so other channels have none.
+        """
+        stuck = [
+            (topic, channel)
+            for topic, row in topics.items()
+            for channel, sums in row["channels"].items()
+            if is_stuck(sums) and not sums["paused"]
+        ]
+        asked = [(*names, client) for names in stuck[:_MOST_ASKED] for client in clients]
+        with ThreadPoolExecutor(16) as pool:
+            for (topic, channel, _), ready in zip(asked, pool.map(_ready, asked), strict=True):
+                sums = topics[topic]["channels"][channel]
+                # Consumers of an nsqd that does not answer may have RDY.
+                sums["ready"] = (
+                    None
+                    if None in (ready, sums.get("ready", 0))
+                    else (sums.get("ready", 0) + ready)
+                )
 
     def _stats(self, client: NsqdHTTP) -> tuple[Any, str | None]:
         try:
@@ -103,6 +130,21 @@ class Source:
         except NSQError as error:
             return None, str(error)
         return stats, None
+
+
+def _ready(asked: tuple[str, str, NsqdHTTP]) -> int | None:
+    """Return the sum of the RDY of a channel's consumers at one nsqd; None without an answer."""
+    topic, channel, client = asked
+    try:
+        stats = client.stats(topic, channel, include_mem=False)
+    except NSQError:
+        return None
+    return sum(
+        consumer.ready_count
+        for found in stats.topics
+        for one in found.channels
+        for consumer in one.clients
+    )
 
 
 def _nodes(lookupd: LookupdHTTP) -> tuple[list[str], str | None]:
@@ -180,7 +222,8 @@ Example: gnsqsync stat
 
 --json prints an object per measurement: time, servers (kind, address, error or null), and topics,
 each with depth, messages, messages_per_second, paused and its channels, which have in_flight,
-deferred, requeued, timed_out and clients as well.
+deferred, requeued, timed_out and clients as well. A channel where messages wait and consumers
+have none has ready: the sum of their RDY, 0 in a backoff.
 
 Exit codes: 0 Ctrl-C, or --once and an answer; 1 --once, and no nsqd answered, or
 none has TOPIC or CHANNEL; 2 wrong usage.
@@ -309,7 +352,18 @@ def plain_lines(servers: list[Row], topics: list[Row]) -> list[str]:
             if row["paused"]:
                 words.append("paused")
             lines.append(" ".join(words))
+    lines += _stuck(topics)
     return lines + [f"error: {server['error']}" for server in servers if server["error"]]
+
+
+def _stuck(topics: list[Row]) -> list[str]:
+    """Return a line for each channel where messages wait and all consumers have RDY 0."""
+    return [
+        told_stuck(topic["topic"], row["channel"], row)
+        for topic in topics
+        for row in topic["channels"]
+        if row.get("ready") == 0
+    ]
 
 
 def render(servers: list[Row], topics: list[Row]) -> Group:
@@ -333,6 +387,7 @@ def render(servers: list[Row], topics: list[Row]) -> Group:
         for server in asked
         if server.get("health", "OK") != "OK"
     ]
+    notes += _stuck(topics)
     notes += [str(server["error"]) for server in servers if server["error"]]
     return Group(table, Text("\n".join(["", *notes])))
 

@@ -23,8 +23,6 @@ Strategy = Callable[[int], float]
 # Upper bound of the level. A user's strategy may never reach the ceiling, but each level needs a
 # success on the way back. 2**32 seconds is past any ceiling.
 _TOP_LEVEL: Final = 32
-# Seconds without a pause after which the next one is of level 1 again.
-_CALM_SECONDS: Final = 60.0
 # Seconds after which a growing Reader has its whole share, however few successes there were.
 _GROWTH_SECONDS: Final = 5.0
 # Part of a pause that chance may take off, so that consumers do not all test at the same time.
@@ -123,11 +121,13 @@ class Backoff:
         4. If the test succeeds, two messages may be in flight. That limit doubles with each
            further success, and ends after 5 s. The count stands at 27, so that the next failure
            pauses again, a level higher.
-        5. After a minute without a pause, the level is 0.
+        5. When successes and time have taken the count to 0, the outage is over, and the level
+           is 0. For half a minute after a pause, eight failures in a row are enough for the next.
 
     The Reader therefore pauses when more than a third of the outcomes of a minute are failures, and
-    never for fewer than 15 in a minute. ``Rule.EVERY_FAILURE`` is the rule of NSQ's guide for
-    clients: each failure pauses; each success in a test leads one level down, after one more pause.
+    never for fewer than 15 in a minute, or eight soon after a pause. ``Rule.EVERY_FAILURE`` is the
+    rule of NSQ's guide for clients: each failure pauses; each success in a test leads one level
+    down, after one more pause.
 
     There is one state for a Reader, not one for each connection. The handlers are in trouble, not
     the nsqds; ten nsqds must not send ten tests; and a reconnect must not forget the level.
@@ -174,9 +174,8 @@ class Backoff:
         self._at_ceiling = False
         # Time at which GROWING ends by itself.
         self._grown_at: float | None = None
-        # Level from which the next climb goes on, if it begins before ``_calm_at``.
+        # Level of the last pause. The next one continues that climb while its outage is not over.
         self._last_level = 0
-        self._calm_at = 0.0
 
     @property
     def next_at(self) -> float | None:
@@ -254,8 +253,7 @@ class Backoff:
         step, phase = transition
         before, at_ceiling = self.level, self._at_ceiling
         if self.phase is Phase.OPEN:
-            # A pause soon after the last one continues that climb.
-            before = self._last_level if now < self._calm_at else 0
+            before = 0 if self.evidence.is_over else self._last_level
             at_ceiling = at_ceiling and before > 0
         level = max(0, before + step)
         if step > 0 and (at_ceiling or level > _TOP_LEVEL):
@@ -275,7 +273,7 @@ class Backoff:
         else:
             self.limit = self._grown_at = None
         if phase is Phase.OPEN and self.rule is Rule.OUTAGES:
-            self._last_level, self._calm_at = self.level, now + _CALM_SECONDS
+            self._last_level = self.level
         self.phase, self.level, self.resume_at = phase, level, resume_at
         self._at_ceiling = at_ceiling
         if phase is Phase.GROWING:

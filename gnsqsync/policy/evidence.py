@@ -22,6 +22,11 @@ _PER_SECOND: Final = 0.5
 # Upper bound of remembered messages; the oldest is forgotten first. If a fifth of 20 messages a
 # second fail five times in 15 minutes, 3,600 are needed.
 MOST_KNOWN: Final = 10_000
+# Seconds after a pause in which fewer failures in a row are enough, and the count at which such a
+# row begins: eight different messages reach ENOUGH from there. If a fifth of the messages are
+# poison, eight in a row come once in half a million.
+_WARY_SECONDS: Final = 30.0
+_WARY: Final = 14
 # Number of different messages that fail in a row before a log line is due.
 IN_A_ROW: Final = 5
 
@@ -42,9 +47,11 @@ class Evidence:
         "_failed",
         "_row",
         "_seen",
+        "_wary_until",
         "count",
         "failures",
         "in_a_row",
+        "is_over",
         "since",
         "successes",
     )
@@ -54,9 +61,13 @@ class Evidence:
         self.successes: int = 0
         # Weighted count of messages that failed on their first try.
         self.count: float = 0.0
+        # True if the count has been 0 since the last pause: that outage is over.
+        self.is_over: bool = True
         # Weighted count of all messages that failed since the last success.
         self._row = 0.0
-        # Number of counted failures, and the time (seconds) of the first, since the counts were 0.
+        # Time until which ``_row`` begins at _WARY.
+        self._wary_until = 0.0
+        # Number of counted failures, and the time (seconds) of the first, since the count was 0.
         self.failures: int = 0
         self.since: float = 0.0
         # Number of different messages that failed since the last success.
@@ -100,13 +111,16 @@ class Evidence:
         self.count = max(0.0, self.count - successes * _SUCCESS - leak)
         self._row = max(0.0, self._row - leak)
         if successes:
-            self._row = 0.0
+            self._row = _WARY if now < self._wary_until else 0.0
             self.in_a_row = 0
-        if not (self.count or self._row):
-            self.failures, self.since = 0, now
+        if not self.count:
+            self.is_over = True
+            if successes or not self._row:
+                self.failures, self.since = 0, now
 
     def restart(self, count: float, now: float) -> None:
-        """Begin anew at ``count``."""
+        """Begin anew at ``count``, as a pause has ended."""
         self.count = self._row = count
+        self.is_over, self._wary_until = False, now + _WARY_SECONDS
         self.failures, self.since = 0, now
         self._seen, self._at = self.successes, now

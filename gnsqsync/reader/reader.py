@@ -147,10 +147,10 @@ class Reader:
         reject_on: Exceptions that mean ``Reject``.
         discard_on: Exceptions that mean ``Discard``.
         backoff: True: the reader pauses when failures of different messages are more than a third
-            of its outcomes in the last minute, and 15 or more. ``"every_failure"``: each failure
-            pauses it, as NSQ's guide for clients says. False: failures never slow it down, as with
-            ``max_backoff_duration=0``. A function of the exception: True if it counts, with the
-            rule of True. ``Requeue`` decides for itself.
+            of its outcomes in the last minute, and 15 or more, or eight in a row soon after a
+            pause. ``"every_failure"``: each failure pauses it, as NSQ's guide for clients says.
+            False: failures never slow it down, as with ``max_backoff_duration=0``. A function of
+            the exception: True if it counts, with the rule of True. ``Requeue`` decides for itself.
         time_limit: Seconds that the handler may run, 0.01 to 86400. TimeLimitInterrupt is then
             raised in it, and the message fails with TimeLimitExceeded. On threads, the interrupt
             waits for the end of a call that blocks in C; on gevent, until the handler waits. None

@@ -27,11 +27,13 @@ from gnsqsync.writer import Writer
 __all__ = [
     "bodies_of",
     "failure_of",
+    "is_stuck",
     "listing",
     "next_port",
     "publish_all",
     "run_consumers",
     "shown",
+    "told_stuck",
     "topics_of",
 ]
 
@@ -221,7 +223,7 @@ def topics_of(
     nsqd_tcp: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Row], list[str]]:
-    """Return depths and clients by topic, summed over nsqds, and the failures.
+    """Return depths, clients and their RDY by topic, summed over nsqds, and the failures.
 
     The nsqds are those of ``nsqd_http``, or those that ``lookupd_http`` list, or the ports after
     the ports of ``nsqd_tcp``. ``options``: connection options, whose TLS files serve for https.
@@ -255,14 +257,31 @@ def shown(topics: dict[str, Row], failures: list[str], *, as_json: bool) -> Iter
         yield json.dumps({"topics": topics, "failures": failures})
     else:
         yield from _table(topics)
+        for topic, row in sorted(topics.items()):
+            for channel, numbers in sorted(row["channels"].items()):
+                if is_stuck(numbers) and not numbers["ready"]:
+                    yield told_stuck(topic, channel, numbers)
+
+
+def is_stuck(numbers: Mapping[str, Any]) -> bool:
+    """Return True if messages wait, consumers are there, and none of them has a message."""
+    return bool(numbers["depth"] and numbers["clients"] and not numbers["in_flight"])
+
+
+def told_stuck(topic: str, channel: str, numbers: Mapping[str, Any]) -> str:
+    """Return the line on a stuck channel of which all consumers have sent RDY 0."""
+    return (
+        f"{topic}/{channel}: {counted(numbers['depth'], 'message')} wait, and no consumer takes any"
+        " (RDY 0): in backoff, or paused"
+    )
 
 
 def _table(topics: dict[str, Row]) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [
-        ("topic/channel", "depth", "in flight", "deferred", "messages", "clients")
+        ("topic/channel", "depth", "in flight", "deferred", "messages", "clients", "RDY")
     ]
     for topic, row in sorted(topics.items()):
-        rows.append((topic, str(row["depth"]), "", "", str(row["messages"]), ""))
+        rows.append((topic, str(row["depth"]), "", "", str(row["messages"]), "", ""))
         for channel, numbers in sorted(row["channels"].items()):
             rows.append((f"{topic}/{channel}", *map(str, numbers.values())))
     yield from listing(rows, numbers=True)
@@ -311,4 +330,5 @@ def _add(topics: dict[str, Row], found: Iterable[Any]) -> None:
                 deferred=channel.deferred_count,
                 messages=channel.message_count,
                 clients=channel.client_count,
+                ready=sum(client.ready_count for client in channel.clients),
             )

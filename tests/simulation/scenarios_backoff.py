@@ -325,9 +325,10 @@ def scenario_a_flapping_database(world: World) -> None:
     seconds = world.size(300, 600)
     world.sleep(seconds)
     failures = sum(map(len, calls.failed.values()))
-    assert len(calls.done) > 2.5 * seconds, len(calls.done)
+    assert len(calls.done) > 5 * seconds, len(calls.done)
     assert failures < 0.1 * len(calls.done), failures
-    assert max(levels.pauses) <= 25.0
+    # Each outage is over before the next one begins, so no pause outlasts an up time.
+    assert max(levels.pauses) <= 8.0
     assert reader.stats().connections
 
 

@@ -76,13 +76,16 @@ SEEN = {
     "answers in the wrong order": "1",
     "a child that uses its parent's connections": "2",
     "a pause that never ends": "6",
+    "an nsqd forgotten": "34",
     "an nsqd that never gets its turn": "65",
     "backoff that never ends": "6",
     "connections left at the close": "1",
     "EOF unread while the turn is lent": "12",
     "FIN in two places": "1",
     "lookup connection left": "45",
+    "looks that never grow": "24",
     "no sweep of unsent FINs": "6",
+    "RDY 1 raised while another is open": "12",
     "sends for others without end": "61",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from gnsqsync import NsqdHTTP
 from gnsqsync.cli.app import run_command
 from gnsqsync.embedded import Nsqd, Nsqlookupd
+from gnsqsync.errors import NSQError
+from gnsqsync.http.nsqd_types import Stats
+from gnsqsync.service.commands import shown, topics_of
 from tests.support.serving import fake_server
 
 
@@ -54,6 +58,58 @@ def test_a_broken_entry_hides_no_other(odd: object, capsys: pytest.CaptureFixtur
         server.answer({"version": "1.3.0", "topics": [odd, {"topic_name": "good", "depth": 7}]})
         assert stat("-H", server.address) == 0
     assert capsys.readouterr().out.startswith("topic=good depth=7 ")
+
+
+def _stuck_server(rdy: int, in_flight: int = 0) -> dict[str, object]:
+    channel = {
+        "channel_name": "billing",
+        "depth": 12,
+        "in_flight_count": in_flight,
+        "client_count": 2,
+        "clients": [{"ready_count": rdy}, {"ready_count": 0}],
+    }
+    return {"version": "1.3.0", "topics": [{"topic_name": "orders", "channels": [channel]}]}
+
+
+@pytest.mark.parametrize(("rdy", "in_flight", "told"), [(0, 0, True), (1, 0, False), (0, 3, False)])
+def test_consumers_in_a_backoff_are_told_of(
+    rdy: int, in_flight: int, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """nsqd knows their RDY alone."""
+    line = (
+        "orders/billing: 12 messages wait, and no consumer takes any (RDY 0): in backoff, or paused"
+    )
+    with fake_server() as server:
+        server.answer(_stuck_server(rdy, in_flight))
+        assert stat("-H", server.address) == 0
+        printed = capsys.readouterr().out.splitlines()
+        assert stat("-H", server.address, "--json") == 0
+        (topic,) = json.loads(capsys.readouterr().out)["topics"]
+        # The command of Django and Flask.
+        topics, failures = topics_of(None, nsqd_http=[server.address])
+    assert (line in printed) is told
+    assert topic["channels"][0].get("ready") == (None if in_flight else rdy)
+    assert not failures and topics["orders"]["channels"]["billing"]["ready"] == rdy
+    head, *rest = shown(topics, failures, as_json=False)
+    assert head.endswith("RDY") and rest[1].endswith(f" {rdy}")
+    assert rest[2:] == ([line] if told else [])
+
+
+def test_consumers_of_an_nsqd_that_does_not_answer_again_may_have_rdy(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = NsqdHTTP.stats
+
+    def stats(self: NsqdHTTP, topic: str | None, channel: str | None, **rest: bool) -> Stats:
+        if channel is not None:
+            raise NSQError("it is gone")
+        return ask(self, topic, channel, **rest)
+
+    monkeypatch.setattr(NsqdHTTP, "stats", stats)
+    with fake_server() as server:
+        server.answer(_stuck_server(0))
+        assert stat("-H", server.address) == 0
+    assert "RDY 0" not in capsys.readouterr().out
 
 
 def test_an_nsqlookupd_that_knows_no_nsqd(capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,13 +75,13 @@ class TestOnTheRealServer:
         assert "shop.store_order: 30 finished, 0 requeued, 0 given up" in output
         assert output.endswith("stopped\n")
         stat = json.loads(project.manage("nsq_stat", project.topic, "--json").end())
-        shop = {"depth": 0, "in_flight": 0, "deferred": 0, "messages": 30, "clients": 0}
+        shop = {"depth": 0, "in_flight": 0, "deferred": 0, "messages": 30, "clients": 0, "ready": 0}
         assert stat == {
             "topics": {project.topic: {"depth": 0, "messages": 30, "channels": {"shop": shop}}},
             "failures": [],
         }
         table = project.manage("nsq_stat", project.topic).end().splitlines()
-        assert table[2].split() == [f"{project.topic}/shop", "0", "0", "0", "30", "0"]
+        assert table[2].split() == [f"{project.topic}/shop", "0", "0", "0", "30", "0", "0"]
 
 
 def test_publish_reads_lines_and_defers(project: Project) -> None:

@@ -102,7 +102,7 @@ def test_published_consumed_and_shown(shop: Shop) -> None:
     assert output.endswith("stopped\n")
     assert all(line.endswith(" shop") for line in shop.notes("begun"))
     stat = json.loads(shop("stat", shop.topic, "--json").end())
-    work = {"depth": 0, "in_flight": 0, "deferred": 0, "messages": 7, "clients": 0}
+    work = {"depth": 0, "in_flight": 0, "deferred": 0, "messages": 7, "clients": 0, "ready": 0}
     assert stat == {
         "topics": {shop.topic: {"depth": 0, "messages": 7, "channels": {"work": work}}},
         "failures": [],

@@ -236,20 +236,57 @@ def test_successes_after_a_test_weigh_against_the_next_failure() -> None:
     assert bench.backoff.phase is Phase.GROWING
 
 
-def test_after_a_minute_without_a_pause_the_level_is_forgotten() -> None:
-    for calm, level, is_new in ((59.0, 4, False), (61.0, 1, True)):
-        bench = Bench()
-        bench.pause()
-        for _ in range(2):
-            bench.wait_out()
-            bench.fail()
+def _third_level(bench: Bench) -> None:
+    """Lead a Reader into a third pause and out of it."""
+    bench.pause()
+    for _ in range(2):
         bench.wait_out()
-        bench.succeed()
-        ended = bench.now
-        bench.succeed(500, every=0.01)
-        bench.now = ended + calm - FIRST * 0.01
-        bench.fail(FIRST, every=0.01)
-        assert (bench.backoff.level, bench.backoff.is_new_climb) == (level, is_new)
+        bench.fail()
+    assert bench.backoff.level == 3
+    bench.wait_out()
+    bench.succeed()
+    assert bench.backoff.phase is Phase.OPEN
+
+
+@pytest.mark.parametrize(
+    ("successes", "seconds", "level"), [(26, 0.0, 4), (27, 0.0, 1), (0, 53.0, 4), (0, 54.0, 1)]
+)
+def test_an_outage_is_over_when_successes_or_time_have_taken_its_count(
+    successes: int, seconds: float, level: int
+) -> None:
+    bench = Bench()
+    _third_level(bench)
+    bench.succeed(successes, every=0.0)
+    bench.now += seconds
+    bench.fail(FIRST, every=0.0)
+    assert (bench.backoff.level, bench.backoff.is_new_climb) == (level, level == 1)
+
+
+@pytest.mark.parametrize(("seconds", "enough"), [(0.0, 8), (29.0, 8), (31.0, FIRST)])
+def test_soon_after_a_pause_eight_failures_in_a_row_are_enough(seconds: float, enough: int) -> None:
+    bench = Bench()
+    _third_level(bench)
+    bench.succeed(100, every=seconds / 100)
+    bench.fail(enough - 1, every=0.001)
+    assert bench.backoff.phase is Phase.OPEN
+    bench.fail(every=0.001)
+    assert (bench.backoff.phase, bench.backoff.level) == (Phase.BLOCKED, 1)
+    assert bench.backoff.evidence.failures == enough
+    assert bench.now - bench.backoff.evidence.since < 0.1
+
+
+def test_a_database_that_flaps_is_left_alone_for_seconds_each_time() -> None:
+    """A long pause would miss the times in which it works."""
+    bench = Bench()
+    bench.pause()
+    for _ in range(10):
+        assert bench.backoff.level == 1
+        bench.wait_out()
+        bench.fail()
+        assert bench.left <= 4.0
+        bench.wait_out()
+        bench.succeed(100)
+        bench.fail(8)
 
 
 def test_a_level_stays_at_the_ceiling_over_a_short_recovery() -> None:
@@ -381,11 +418,24 @@ class Machine(RuleBasedStateMachine):
         self.count = 0.0
         self.counted_at = self.now
         self.last_level = 0
-        self.calm_at = 0.0
+        self.is_over = True
+        # The same without the successes; each success lets it begin anew.
+        self.row = 0.0
+        self.wary_until = 0.0
+        self.succeeded = False
 
     def _leak(self) -> None:
-        self.count = max(0.0, self.count - (self.now - self.counted_at) * 0.5)
+        leak = (self.now - self.counted_at) * 0.5
+        self.count = max(0.0, self.count - leak)
+        self.row = max(0.0, self.row - leak)
         self.counted_at = self.now
+        self.is_over = self.is_over or not self.count
+
+    def _count_before_a_failure(self) -> None:
+        self._leak()
+        if self.succeeded:
+            self.row = 14.0 if self.now < self.wary_until else 0.0
+            self.succeeded = False
 
     def _expect(self, phase: Phase, level: int) -> None:
         assert (self.backoff.phase, self.backoff.level) == (phase, level)
@@ -404,7 +454,7 @@ class Machine(RuleBasedStateMachine):
 
     def _opened(self, level: int) -> None:
         self._expect(Phase.OPEN, 0)
-        self.last_level, self.calm_at = level, self.now + 60.0
+        self.last_level = level
 
     def _fresh_failure(self, times: int) -> None:
         for _ in range(times):
@@ -412,16 +462,17 @@ class Machine(RuleBasedStateMachine):
             key = next(self.fresh)
             self.failed.append(key)
             self.backoff.failed(key, 1, self.now)
-            self._leak()
+            self._count_before_a_failure()
+            self.count += 2
+            self.row += 2
             if phase is Phase.TESTING:
                 self._expect(Phase.BLOCKED, min(level + 1, 5))
             elif phase is Phase.BLOCKED:
                 self._expect(phase, level)
             else:
-                self.count += 2
-                if self.count > 28:
+                if max(self.count, self.row) > 28:
                     if phase is Phase.OPEN:
-                        level = self.last_level if self.now < self.calm_at else 0
+                        level = 0 if self.is_over else self.last_level
                     self._expect(Phase.BLOCKED, min(level + 1, 5))
                 else:
                     self._expect(phase, level)
@@ -434,6 +485,7 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_message_fails_again(self, data: st.DataObject) -> None:
         phase, level = self.backoff.phase, self.backoff.level
+        self._count_before_a_failure()
         self.backoff.failed(data.draw(st.sampled_from(self.failed)), 2, self.now)
         self._expect(Phase.BLOCKED if phase is Phase.TESTING else phase, level)
 
@@ -443,10 +495,13 @@ class Machine(RuleBasedStateMachine):
         self.backoff.evidence.successes += times
         if level:
             self.backoff.succeeded(times, self.now)
-        self._leak()
         self.count = max(0.0, self.count - times)
+        self.succeeded = True
+        self._leak()
         if phase is Phase.TESTING:
-            self.count, self.counted_at, limit = float(ALMOST), self.now, 2
+            self.count = self.row = float(ALMOST)
+            limit = 2
+            self.is_over, self.wary_until, self.succeeded = False, self.now + 30.0, False
         elif phase is Phase.GROWING:
             assert limit is not None
             limit *= 2**times
