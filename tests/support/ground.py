@@ -23,6 +23,7 @@ __all__ = [
     "black_hole",
     "current",
     "entered",
+    "unused",
 ]
 
 # Seconds between two looks of a thread that accepts: whether it should end.
@@ -86,6 +87,9 @@ class Ground(Protocol):
     def lock(self) -> Lock: ...
     def condition(self) -> Condition: ...
     def event(self) -> Event: ...
+
+    def unused(self) -> contextlib.AbstractContextManager[tuple[str, int]]:
+        """An address where nobody listens, so that a dial is refused."""
 
     def black_hole(self) -> contextlib.AbstractContextManager[tuple[str, int]]:
         """An address that answers no SYN, so that a dial hangs."""
@@ -154,6 +158,12 @@ class _RealGround:
         return threading.Event()
 
     @contextlib.contextmanager
+    def unused(self) -> Iterator[tuple[str, int]]:
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            yield unused.getsockname()
+
+    @contextlib.contextmanager
     def black_hole(self) -> Iterator[tuple[str, int]]:
         # A listener whose queue is full drops what comes.
         with contextlib.ExitStack() as sockets:
@@ -172,6 +182,11 @@ _grounds: list[Ground] = [_RealGround()]
 
 def current() -> Ground:
     return _grounds[-1]
+
+
+def unused() -> contextlib.AbstractContextManager[tuple[str, int]]:
+    """An address where nobody listens, on the ground of the running test."""
+    return current().unused()
 
 
 def black_hole() -> contextlib.AbstractContextManager[tuple[str, int]]:

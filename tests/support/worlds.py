@@ -70,6 +70,9 @@ SIMULATED = (
     "tests/component/connection/",
     "tests/component/discovery/",
     "tests/component/reader/",
+    "tests/component/test_costs.py",
+    "tests/component/test_manners.py",
+    "tests/component/writer/",
 )
 
 
