@@ -23,6 +23,7 @@ __all__ = [
     "black_hole",
     "current",
     "entered",
+    "silent",
     "unused",
 ]
 
@@ -192,6 +193,20 @@ def unused() -> contextlib.AbstractContextManager[tuple[str, int]]:
 def black_hole() -> contextlib.AbstractContextManager[tuple[str, int]]:
     """An address that answers no SYN, on the ground of the running test."""
     return current().black_hole()
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[tuple[str, int]]:
+    """An address that accepts and answers nothing, on the ground of the running test."""
+    kept: list[Any] = []
+    listener = current().listener(kept.append)
+    listener.open()
+    try:
+        yield listener.address
+    finally:
+        listener.close()
+        for sock in kept:
+            sock.close()
 
 
 @contextlib.contextmanager
