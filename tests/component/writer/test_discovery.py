@@ -15,7 +15,7 @@ from tests.component.conftest import Client, address
 from tests.support import ground
 from tests.support.interpreter import run_script
 from tests.support.scripted import ScriptedNsqd
-from tests.support.serving import FakeServer, Serving, SocketServer, fake_server
+from tests.support.serving import FakeServer, fake_server
 from tests.support.worlds import World
 
 OFTEN = 0.05
@@ -250,21 +250,19 @@ def test_an_address_map_leads_to_where_it_listens(
 # -- waiting for it -------------------------------------------------------------------------------
 
 
-@pytest.mark.reality("a kernel accepts connections for a server that does not serve")
 def test_a_publish_waits_for_the_first_answer(
-    find: Finding, world: World, two_nsqds: tuple[ScriptedNsqd, Any]
+    find: Finding, world: World, lookupd: FakeServer, two_nsqds: tuple[ScriptedNsqd, Any]
 ) -> None:
     nsqd, _ = two_nsqds
-    # It accepts connections and answers when it is told to serve.
-    server = SocketServer()
-    server.answer(nodes(nsqd))
-    writer = find(server)
+    lookupd.answer(nodes(nsqd))
+    lookupd.serves.clear()
+    writer = find(lookupd)
     publish = world.spawn(lambda: writer.publish("t", "x", timeout=20))
     world.sleep(0.3)
-    assert not publish.done
-    with Serving(server):
-        publish.join()
-        assert count(nsqd) == 1
+    assert lookupd.connections and not publish.done
+    lookupd.serves.set()
+    publish.join()
+    assert count(nsqd) == 1
 
 
 def test_not_sent_says_who_could_not_be_asked(find: Finding, dead: str) -> None:
