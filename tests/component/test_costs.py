@@ -132,6 +132,7 @@ def finished(world: World, nsqd: ScriptedNsqd, count: int) -> None:
     world.eventually(lambda: len(nsqd.received("FIN")) == count)
 
 
+@pytest.mark.reality("the costs of the real runtimes and of a kernel's sockets")
 def test_two_hundred_messages_at_once(
     client: Client, world: World, runtime: CountingRuntime
 ) -> None:
@@ -205,6 +206,7 @@ def test_messages_one_by_one(client: Client, world: World, runtime: CountingRunt
         reader.join()
 
 
+@pytest.mark.reality("the costs of the real runtimes and of a kernel's sockets")
 def test_sequential_publishes(client: Client, world: World, runtime: CountingRuntime) -> None:
     """One send and one receive each; the only lock is the one that guards the write.
 
@@ -297,6 +299,7 @@ def test_publish_many(client: Client, world: World, runtime: CountingRuntime) ->
         assert counts.bytes_sent == 10 * (len(b"MPUB t\n") + 8 + 100 * (4 + 100))
 
 
+@pytest.mark.reality("the memory of this process is counted")
 def test_publishes_leave_nothing_behind(
     client: Client, world: World, runtime: CountingRuntime
 ) -> None:
@@ -505,6 +508,7 @@ def test_a_writer_that_loses_dials_and_closes(
         writer.close()
 
 
+@pytest.mark.reality("TLS")
 def test_tls(
     client: Client, world: World, runtime: CountingRuntime, certificates: Certificates
 ) -> None:

@@ -17,6 +17,7 @@ from gnsqsync.errors import PublishError
 from gnsqsync.reader.running_reader import RunningReader
 from tests.component.conftest import Client, names
 from tests.support import scripted
+from tests.support.marks import few_and_many
 from tests.support.scripted import Command, ScriptedNsqd, automatic, message_frame
 from tests.support.worlds import World
 
@@ -382,6 +383,7 @@ def test_a_limit_that_keeps_workers_idle_is_told(
     assert told == ([level] if level else [])
 
 
+@pytest.mark.reality("signals, and the main thread")
 def test_signals_belong_to_the_program(client: Client, world: World) -> None:
     """A start that blocks the main thread installs no handler; Ctrl-C is Python's own."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -411,7 +413,10 @@ def alive(*kinds: type) -> dict[str, int]:
     return {k.__name__: sum(issubclass(type(o), k) for o in everything) for k in kinds}
 
 
-def test_nothing_piles_up(client: Client, world: World, caplog: pytest.LogCaptureFixture) -> None:
+@few_and_many(6, 12)
+def test_nothing_piles_up(
+    client: Client, world: World, caplog: pytest.LogCaptureFixture, count: int
+) -> None:
     """Many messages and publishes, some of them failures, and connections that get lost."""
     kinds = (Message, Link, PublishSlot, Reader, RunningReader)
     # Kept log records hold what failed by their tracebacks.
@@ -446,7 +451,7 @@ def test_nothing_piles_up(client: Client, world: World, caplog: pytest.LogCaptur
     with ScriptedNsqd([SUBSCRIBED, automatic()]) as nsqd, ScriptedNsqd() as other:
         writer = client.writer(other)
         before = alive(*kinds)
-        for _ in range(6):
+        for _ in range(count):
             life(nsqd, other, writer)
         # A task may hold the last of each for a moment.
         world.eventually(lambda: all(n <= before[kind] + 2 for kind, n in alive(*kinds).items()))

@@ -248,10 +248,15 @@ def http_json(data: bytes) -> None:
 
 
 class _RawServer:
-    """Answers each connection with the bytes of ``answer``, whatever is asked, and closes."""
+    """A server that answers each connection with the bytes of ``answer``, and closes it.
+
+    A client that follows redirects dials again and keeps its old connections, so each connection
+    has a thread of its own.
+    """
 
     def __init__(self) -> None:
         self.answer = b""
+        self._serving: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -260,6 +265,8 @@ class _RawServer:
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
+        for thread in self._serving:
+            thread.join()
         self._listener.close()
 
     def _run(self) -> None:
@@ -268,16 +275,22 @@ class _RawServer:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            with connection:
-                try:
-                    connection.recv(65536)
-                    connection.sendall(self.answer)
-                    connection.shutdown(socket.SHUT_WR)
-                    connection.settimeout(1)
-                    while connection.recv(65536):
-                        pass
-                except OSError:
+            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
+            thread.start()
+            self._serving = [*filter(threading.Thread.is_alive, self._serving), thread]
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                connection.recv(65536)
+                connection.sendall(self.answer)
+                connection.shutdown(socket.SHUT_WR)
+                # A close amid unread bytes would take the answer from the client.
+                connection.settimeout(1)
+                while connection.recv(65536):
                     pass
+            except OSError:
+                pass  # The client has ended the connection.
 
 
 @cache

@@ -165,27 +165,31 @@ def test_a_bomb_in_deflate_takes_a_few_mebibytes() -> None:
     assert peak(decode) < 8 * MEBI
 
 
+@few_and_many(MEBI // 16, MEBI // 4)
 @pytest.mark.parametrize("size", [1, 2, 50])
-def test_a_frame_that_drips_takes_its_size(size: int) -> None:
+def test_a_frame_that_drips_takes_its_size(size: int, count: int) -> None:
+    """The frame has ``count`` bytes."""
     decoder = FrameDecoder(None, MEBI)  # type: ignore[arg-type]
-    frame = encode_response(bytes(MEBI // 4))
+    frame = encode_response(bytes(count))
 
     def drip() -> None:
         for at in range(0, len(frame) - size, size):
             decoder.feed(frame[at : at + size])
 
-    assert peak(drip) < MEBI
+    assert peak(drip) < 4 * count
 
 
-def test_a_command_that_drips_takes_its_size() -> None:
+@few_and_many(MEBI // 32, MEBI // 8)
+def test_a_command_that_drips_takes_its_size(count: int) -> None:
+    """The command comes in ``count`` pieces of two bytes."""
     stream = CommandStream({b"BODY": lambda words, data, offset: -(offset + MEBI)}, lambda: None)
 
     def drip() -> None:
         stream.receive(b"BODY\n")
-        for _ in range(MEBI // 8):
+        for _ in range(count):
             stream.receive(b"ab")
 
-    assert peak(drip) < MEBI
+    assert peak(drip) < 8 * count
     assert not stream.closed
 
 

@@ -11,13 +11,14 @@ import pytest
 from gnsqsync import Message, TimeLimitInterrupt
 from gnsqsync.errors import NSQError
 from tests.integration.conftest import Client
+from tests.support.marks import few_and_many
 from tests.support.servers import Server
 from tests.support.worlds import World
 
-MESSAGES = 100
 WORKERS = 4
 
 
+@few_and_many(100, 300)
 # A dial that is struck between two instructions leaves its socket to the garbage collector.
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_limits_that_come_in_the_middle_of_publishes(
@@ -27,6 +28,7 @@ def test_limits_that_come_in_the_middle_of_publishes(
     topic: str,
     caplog: pytest.LogCaptureFixture,
     request: pytest.FixtureRequest,
+    count: int,
 ) -> None:
     # Or the tracebacks keep those sockets until after the test.
     caplog.set_level(logging.CRITICAL, "gnsqsync")
@@ -55,7 +57,7 @@ def test_limits_that_come_in_the_middle_of_publishes(
             struck[0] += 1
             raise
 
-    bodies = [b"%d" % number for number in range(MESSAGES)]
+    bodies = [b"%d" % number for number in range(count)]
     writer.publish_many(topic, bodies)
     reader = client.consume(
         topic,
@@ -69,7 +71,7 @@ def test_limits_that_come_in_the_middle_of_publishes(
     )
     out = client.consume(f"{topic}.out", lambda message: received.add(message.body), nsqd)
     world.eventually(
-        lambda: len(handled) == MESSAGES and not accepted - received,
+        lambda: len(handled) == count and not accepted - received,
         60.0,
         describe=lambda: f"{len(handled)} handled, {len(accepted - received)} not received",
     )

@@ -24,7 +24,6 @@ from tests.support import ground
 __all__ = ["SimGround"]
 
 _HOST = "127.0.0.1"
-_ports = itertools.count(40_000)
 
 
 class ServerSocket(SimHTTPSocket):
@@ -63,16 +62,19 @@ class ServerSocket(SimHTTPSocket):
 
 
 class _Listener:
-    """A port that no other test gets."""
+    """A port of the simulated network."""
 
-    def __init__(self, network: Network, accept: Callable[[Any], object]) -> None:
+    def __init__(
+        self, network: Network, ports: Iterator[int], accept: Callable[[Any], object]
+    ) -> None:
         self.address = (_HOST, 0)
+        self._ports = ports
         self._network = network
         self._take = accept
 
     def open(self) -> None:
         if not self.address[1]:
-            self.address = (_HOST, next(_ports))
+            self.address = (_HOST, next(self._ports))
         self._network.listeners[self.address] = lambda end: self._take(ServerSocket(end)) and None
 
     def refuse(self) -> None:
@@ -121,10 +123,12 @@ class SimGround:
     def __init__(self, scheduler: Scheduler, network: Network) -> None:
         self._scheduler = scheduler
         self._network = network
+        # A test gets the same ports in each run, whichever tests ran before it.
+        self._ports = itertools.count(40_000)
         self._runtime = SimRuntime(scheduler, network, _HOST, "server")
 
     def listener(self, accept: Callable[[Any], object]) -> ground.Listener:
-        return _Listener(self._network, accept)
+        return _Listener(self._network, self._ports, accept)
 
     def spawn(self, name: str, target: Callable[..., object], *args: Any) -> ground.Thread:
         return _Thread(self._runtime.spawn(name, target, *args))
@@ -139,7 +143,11 @@ class SimGround:
         return self._runtime.event()
 
     @contextmanager
+    def unused(self) -> Iterator[tuple[str, int]]:
+        yield _HOST, next(self._ports)
+
+    @contextmanager
     def black_hole(self) -> Iterator[tuple[str, int]]:
         host = f"127.0.0.{len(self._network.off) + 2}"
         self._network.off[host] = None
-        yield host, next(_ports)
+        yield host, next(self._ports)

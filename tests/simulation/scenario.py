@@ -14,7 +14,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -26,12 +25,13 @@ from gnsqsync.runtime.base import Socket
 from tests.simulation import environment
 from tests.simulation.journal import Journal, Lines, take_log
 from tests.simulation.lookupd import SimLookupd
-from tests.simulation.network import Link, Network
+from tests.simulation.network import Network
 from tests.simulation.nsqd import SimNsqd
 from tests.simulation.runtime import SimRuntime
 from tests.simulation.scheduler import Scheduler, SimTask
+from tests.simulation.world import SimWorld
 
-__all__ = ["SUBJECTS", "Spawned", "World", "run_all", "scenarios"]
+__all__ = ["SUBJECTS", "World", "run_all", "scenarios"]
 
 # Each is a file of scenarios, ``scenarios_*.py``.
 SUBJECTS = ("backoff", "dials", "reader", "writer")
@@ -42,93 +42,46 @@ _END_SECONDS = 120.0
 
 
 class _Runtime(SimRuntime):
-    """``dials`` gets the address of each."""
+    """The process's runtime. ``dials`` gets the address of each dial."""
 
-    dials: list[str]
+    def __init__(self, scheduler: Scheduler, network: Network, dials: list[str]) -> None:
+        super().__init__(scheduler, network, "client")
+        self.dials = dials
 
     def connect(self, address: Address, *args: Any, **options: Any) -> Socket:
         self.dials.append(str(address))
         return super().connect(address, *args, **options)
 
 
-class Spawned:
-    """A task of the user, and what became of it."""
-
-    def __init__(self, world: World, call: Callable[[], Any]) -> None:
-        self.done = False
-        self._result: Any = None
-        self._error: BaseException | None = None
-        self._world = world
-        self._call = call
-        world.scheduler.spawn("a task of the scenario", self._run, owner="user")
-
-    def _run(self) -> None:
-        try:
-            self._result = self._call()
-        except BaseException as error:
-            self._error = error
-        self.done = True
-
-    def join(self, seconds: float = 3600.0) -> Any:
-        """What it returned; what it raised is raised."""
-        self._world.eventually(lambda: self.done, seconds)
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-
-class World:
+class World(SimWorld):
     """One process ("client"), the servers that are asked for, and their clocks.
 
     ``kind``: threads or greenlets. ``many``: long scenarios run at their full size.
     """
 
+    patience = 60.0
+    longest_join = 3600.0
+
     def __init__(self, name: str, kind: str, many: bool = False) -> None:
-        self.kind = kind
+        seed = f"{name} {kind}"
+        scheduler = Scheduler(seed, preempts=kind == "threads")
+        super().__init__(kind, scheduler, Network(scheduler, random.Random(seed)))
         self._many = many
-        self.scheduler = Scheduler(f"{name} {kind}", preempts=kind == "threads")
-        self.network = Network(self.scheduler, random.Random(f"{name} {kind}"))
-        self.network.usual = Link()
-        environment.enter(self.scheduler, self.network, f"{name} {kind}")
+        environment.enter(self.scheduler, self.network, seed)
         self.journal = Journal(lambda: self.scheduler.now)
         take_log(self.journal)
         self.lookupds: list[SimLookupd] = []
         self.nsqds: list[SimNsqd] = []
         # The addresses that Readers and Writers have dialled, one by one.
         self.dials: list[str] = []
+        self.runtime = _Runtime(scheduler, self.network, self.dials)
         # What is stopped or closed at the end.
         self._readers: list[Reader] = []
         self._writers: list[Writer] = []
 
-    @property
-    def now(self) -> float:
-        """Seconds."""
-        return self.scheduler.now
-
-    @property
-    def runtime(self) -> SimRuntime:
-        runtime = _Runtime(self.scheduler, self.network, "client")
-        runtime.dials = self.dials
-        return runtime
-
     def size(self, few: int, many: int) -> int:
         """Return ``few`` in the first ring of tests, ``many`` in the third."""
         return many if self._many else few
-
-    def sleep(self, seconds: float) -> None:
-        """Of the task that calls it: of the scenario, or of a handler."""
-        self.scheduler.park("its time", self.scheduler.now + seconds)
-
-    def eventually(self, is_so: Callable[[], object], seconds: float = 60.0) -> None:
-        """Wait until it is so; AssertionError when that takes longer."""
-        until, pause = self.now + seconds, max(0.01, seconds / 50_000)
-        while not is_so():
-            assert self.now < until, f"not within {seconds:g} s"
-            self.sleep(pause)
-
-    def spawn(self, call: Callable[..., Any], *args: Any, **options: Any) -> Spawned:
-        """``call(*args, **options)`` in a task of its own."""
-        return Spawned(self, partial(call, *args, **options))
 
     def tasks(self, name: str) -> list[SimTask]:
         """Those that run, by their name."""
@@ -259,8 +212,7 @@ class World:
         self.scheduler.run(self.now + _END_SECONDS)
         if not task.ended:
             found.append(f"it waits for {task.waits_for}")
-        left = [task.name for task in self.scheduler.tasks.values()]
-        left += [repr(end) for end in self.network.open if end.host == "client"]
+        left = self.left_behind()
         if left and not found:
             found.append(f"left behind: {', '.join(left)}")
         if found:

@@ -57,7 +57,7 @@ def scenario_an_nsqd_that_ends_each_connection_is_dialled_each_minute(world: Wor
 def scenario_many_readers_that_lose_one_nsqd_spread_their_dials(world: World) -> None:
     """The nsqd is never dialled by all at once: after the loss, in the outage, at its return."""
     # The rule knows nothing of threads and greenlets, and a thousand take 15 s of a processor.
-    readers, outage = world.size(200, 1000 if world.kind == "threads" else 200), 60.0
+    readers, outage = world.size(200, 1000 if world.name == "threads" else 200), 60.0
     nsqd = world.nsqd()
 
     def never(message: Message) -> None:

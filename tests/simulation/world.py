@@ -99,6 +99,10 @@ class SimWorld(World):
     def throw(self, handle: Any, error: type[BaseException]) -> None:
         self.scheduler.throw(handle.task, error())
 
+    def running(self) -> list[str]:
+        """Return the names of the package's tasks, on both kinds."""
+        return [task.name for task in self.scheduler.tasks.values() if task.owner == "client"]
+
     def left_behind(self) -> list[str]:
         """Return the tasks and connections of the process that there still are."""
         left = [task.name for task in self.scheduler.tasks.values()]

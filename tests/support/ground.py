@@ -23,6 +23,8 @@ __all__ = [
     "black_hole",
     "current",
     "entered",
+    "silent",
+    "unused",
 ]
 
 # Seconds between two looks of a thread that accepts: whether it should end.
@@ -86,6 +88,9 @@ class Ground(Protocol):
     def lock(self) -> Lock: ...
     def condition(self) -> Condition: ...
     def event(self) -> Event: ...
+
+    def unused(self) -> contextlib.AbstractContextManager[tuple[str, int]]:
+        """An address where nobody listens, so that a dial is refused."""
 
     def black_hole(self) -> contextlib.AbstractContextManager[tuple[str, int]]:
         """An address that answers no SYN, so that a dial hangs."""
@@ -154,6 +159,12 @@ class _RealGround:
         return threading.Event()
 
     @contextlib.contextmanager
+    def unused(self) -> Iterator[tuple[str, int]]:
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            yield unused.getsockname()
+
+    @contextlib.contextmanager
     def black_hole(self) -> Iterator[tuple[str, int]]:
         # A listener whose queue is full drops what comes.
         with contextlib.ExitStack() as sockets:
@@ -174,9 +185,28 @@ def current() -> Ground:
     return _grounds[-1]
 
 
+def unused() -> contextlib.AbstractContextManager[tuple[str, int]]:
+    """An address where nobody listens, on the ground of the running test."""
+    return current().unused()
+
+
 def black_hole() -> contextlib.AbstractContextManager[tuple[str, int]]:
     """An address that answers no SYN, on the ground of the running test."""
     return current().black_hole()
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[tuple[str, int]]:
+    """An address that accepts and answers nothing, on the ground of the running test."""
+    kept: list[Any] = []
+    listener = current().listener(kept.append)
+    listener.open()
+    try:
+        yield listener.address
+    finally:
+        listener.close()
+        for sock in kept:
+            sock.close()
 
 
 @contextlib.contextmanager

@@ -86,6 +86,9 @@ class FakeServer(Answers):
     def __init__(self) -> None:
         super().__init__()
         self._ground = ground.current()
+        # While it is not set, the server accepts connections and answers nothing.
+        self.serves = self._ground.event()
+        self.serves.set()
         self._listener = self._ground.listener(self._accept)
         self._served: list[tuple[Any, ground.Thread]] = []
         self._listener.open()
@@ -101,6 +104,7 @@ class FakeServer(Answers):
     def close(self) -> None:
         """Listen no more, and end each connection."""
         self._listener.close()
+        self.serves.set()
         for sock, thread in self._served:
             try:
                 sock.shutdown(socket.SHUT_RDWR)
@@ -114,6 +118,7 @@ class FakeServer(Answers):
 
     def _serve(self, sock: Any) -> None:
         try:
+            self.serves.wait()
             _Handler(sock, sock.getpeername(), self)  # type: ignore[arg-type]
         except OSError:
             pass  # the client has ended it

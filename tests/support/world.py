@@ -22,6 +22,9 @@ class World:
     """A world, with its way to wait and to start tasks."""
 
     is_simulated = False
+    # Seconds of ``eventually()``, and of the ``join()`` of a spawned task, without a time.
+    patience = 15.0
+    longest_join = 15.0
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -38,14 +41,17 @@ class World:
             time.sleep(seconds)
 
     def eventually(
-        self, look: Callable[[], T], timeout: float = 15.0, *, describe: Describe = None
+        self, look: Callable[[], T], timeout: float | None = None, *, describe: Describe = None
     ) -> T:
         """Call ``waiting.eventually()`` in this world."""
-        return eventually(look, timeout, describe=describe, pause=0.01, sleep=self.sleep)
+        timeout = self.patience if timeout is None else timeout
+        # Hours of virtual time take no more looks than minutes.
+        pause = max(0.01, timeout / 50_000)
+        return eventually(look, timeout, describe=describe, pause=pause, sleep=self.sleep)
 
     def spawn(self, function: Callable[..., Any], *args: Any, **options: Any) -> Spawned:
         """Run the function in a task. ``join`` raises its exception."""
-        task = Spawned(self.start, partial(function, *args, **options))
+        task = Spawned(self, partial(function, *args, **options))
         self._tasks.append(task)
         return task
 
@@ -70,6 +76,10 @@ class World:
             )
             assert raised == 1
 
+    def running(self) -> list[str]:
+        """Return the names of the threads of this process. Real greenlets are not among them."""
+        return [thread.name for thread in threading.enumerate()]
+
     def close(self) -> None:
         for task in self._tasks:
             task.join(10.0)
@@ -78,24 +88,29 @@ class World:
 class Spawned:
     """A task of the test, and what became of it."""
 
-    def __init__(self, start: Callable[[Callable[[], None]], Any], call: Callable[[], Any]) -> None:
+    def __init__(self, world: World, call: Callable[[], Any]) -> None:
         self._error: BaseException | None = None
-        self._call = call
+        self._longest_join = world.longest_join
+        self._call: Callable[[], Any] | None = call
         self.result: Any = None
         self.done = False
-        self._handle = start(self._run)
+        self._handle = world.start(self._run)
 
     def _run(self) -> None:
+        # The world keeps the task to its end. What the function holds goes when it returns.
+        call, self._call = self._call, None
+        assert call is not None
         try:
-            self.result = self._call()
+            self.result = call()
         except BaseException as error:
             self._error = error
         finally:
+            del call
             self.done = True
 
-    def join(self, timeout: float = 15.0) -> Any:
+    def join(self, timeout: float | None = None) -> Any:
         """Return its result, or raise what it raised."""
-        self._handle.join(timeout)
+        self._handle.join(self._longest_join if timeout is None else timeout)
         assert self.done, "still running"
         if self._error is not None:
             error, self._error = self._error, None

@@ -70,6 +70,11 @@ SIMULATED = (
     "tests/component/connection/",
     "tests/component/discovery/",
     "tests/component/reader/",
+    "tests/component/runtime/test_short_of_threads.py",
+    "tests/component/runtime/test_timer.py",
+    "tests/component/test_costs.py",
+    "tests/component/test_manners.py",
+    "tests/component/writer/",
 )
 
 

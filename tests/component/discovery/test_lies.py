@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +14,7 @@ from gnsqsync import Observer, Reader
 from gnsqsync.discovery.questions import MOST_NSQDS
 from gnsqsync.errors import ConfigError
 from tests.component.conftest import Client, address
+from tests.support import ground
 from tests.support.scripted import ScriptedNsqd
 from tests.support.serving import FakeServer, fake_server
 from tests.support.worlds import World
@@ -239,7 +239,6 @@ def test_nonsense_is_told_once_until_it_works_again(
     assert words in str(reason) and recovered is None
 
 
-@pytest.mark.reality("a kernel accepts connections for a server that does not serve")
 def test_one_that_is_dead_or_hangs_delays_nothing(
     discover: Discovering,
     world: World,
@@ -248,10 +247,8 @@ def test_one_that_is_dead_or_hangs_delays_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     lookupd.answer(listing(nsqd))
-    with socket.create_server(("127.0.0.1", 0)) as hanging:
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            dead = f"127.0.0.1:{closed.getsockname()[1]}"
-        silent = f"127.0.0.1:{hanging.getsockname()[1]}"
+    with ground.unused() as nobody, ground.silent() as hanging:
+        dead, silent = "{}:{}".format(*nobody), "{}:{}".format(*hanging)
         discover(dead, silent, lookupd)
         world.eventually(lambda: nsqd.received("SUB"), 1.9)
         discover.rounds(lookupd)
@@ -399,8 +396,8 @@ def test_an_address_that_cannot_be_reached_names_the_flag(
 ) -> None:
     lookupd.answer(listing(nsqd))
     nsqd.refuse_connections()
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        direct = f"127.0.0.1:{closed.getsockname()[1]}"
+    with ground.unused() as nobody:
+        direct = "{}:{}".format(*nobody)
     discover(lookupd, nsqd_tcp_addresses=direct)
     world.eventually(lambda: len(texts(caplog, logging.WARNING)) >= 2)
     for warning in texts(caplog, logging.WARNING):

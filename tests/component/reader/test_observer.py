@@ -116,7 +116,6 @@ def live_through(client: Client, world: World, observer: Recorder, **options: An
     return stats
 
 
-@pytest.mark.reality("the locks of the real runtimes are counted")
 def test_each_hook_is_called_once_and_outside_all_locks(client: Client, world: World) -> None:
     runtime = CountingRuntime(
         choose(world.runtime),

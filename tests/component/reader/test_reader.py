@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import socket
-import threading
 import time
 from typing import Any
 
@@ -585,9 +584,9 @@ def test_threads_and_tasks_end(client: Client, world: World) -> None:
     """Nothing of a Reader is left, not even after a loss in the middle of its stop."""
     hooks = {"CLS": lambda connection, command: scripted.reset()(connection)}
     with ScriptedNsqd([automatic(hooks=hooks)]) as nsqd:
-        before = threading.active_count()
+        before = len(world.running())
         reader = client.consume(print, nsqd)
         world.eventually(lambda: nsqd.received("RDY"))
         assert stop(reader, world).workers_running == 0
         # The server's own thread for the connection may take its time.
-        world.eventually(lambda: threading.active_count() <= before + 1)
+        world.eventually(lambda: len(world.running()) <= before + 1)

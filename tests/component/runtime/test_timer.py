@@ -31,12 +31,12 @@ def timer(runtime: CountingRuntime) -> Iterator[Timer]:
 @contextmanager
 def one_moment(runtime: CountingRuntime) -> Iterator[None]:
     """The clock stands still, however long a busy machine takes for what is done meanwhile."""
-    now = runtime.now()
-    runtime.now = lambda: now  # type: ignore[method-assign]
+    clock, moment = runtime.now, runtime.now()
+    runtime.now = lambda: moment
     try:
         yield
     finally:
-        del runtime.now
+        runtime.now = clock
 
 
 def test_jobs_come_in_the_order_of_their_time(

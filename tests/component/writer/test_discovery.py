@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import socket
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,9 +12,10 @@ from gnsqsync import Writer
 from gnsqsync.errors import ClosedError, ConfigError, ConnectionLost, NotSent
 from gnsqsync.runtime import Lock, choose
 from tests.component.conftest import Client, address
+from tests.support import ground
 from tests.support.interpreter import run_script
 from tests.support.scripted import ScriptedNsqd
-from tests.support.serving import FakeServer, Serving, SocketServer, fake_server
+from tests.support.serving import FakeServer, fake_server
 from tests.support.worlds import World
 
 OFTEN = 0.05
@@ -82,13 +81,15 @@ def spread(writer: Writer, publishes: int, *nsqds: ScriptedNsqd) -> list[int]:
     return [count(nsqd) - was for nsqd, was in zip(nsqds, before, strict=True)]
 
 
-def poll_threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("nsq-lookup")]
+def poll_tasks(world: World) -> list[str]:
+    return [name for name in world.running() if name.startswith("nsq-lookup")]
 
 
-def dead_url() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        return f"127.0.0.1:{closed.getsockname()[1]}"
+@pytest.fixture
+def dead(world: World) -> Iterator[str]:
+    """Address of an nsqlookupd that does not run."""
+    with ground.unused() as (host, port):
+        yield f"{host}:{port}"
 
 
 # -- where it publishes to ------------------------------------------------------------------------
@@ -109,10 +110,10 @@ def test_nsqlookupds_alone_are_enough(
     world.eventually(lambda: len(writer.stats().connections) == 2)
     assert spread(writer, 6, one, two) == [3, 3]
     assert {request["path"] for request in lookupd.requests} == {"/nodes"}
-    if world.name == "threads":
-        assert poll_threads() == [f"nsq-lookup http://{lookupd.address}"]
+    if world.is_simulated or world.name == "threads":
+        assert poll_tasks(world) == [f"nsq-lookup http://{lookupd.address}"]
     writer.close()
-    assert poll_threads() == []
+    assert poll_tasks(world) == []
     asked = len(lookupd.requests)
     world.sleep(3 * OFTEN)
     assert len(lookupd.requests) == asked
@@ -134,19 +135,21 @@ def test_what_is_given_and_what_is_found_are_both_used(
     assert len(given.connections) == len(found.connections) == 1
 
 
-def test_given_ones_need_no_answer(find: Finding, two_nsqds: tuple[ScriptedNsqd, Any]) -> None:
-    writer = find(dead_url(), given=address(two_nsqds[0]))
+def test_given_ones_need_no_answer(
+    find: Finding, dead: str, two_nsqds: tuple[ScriptedNsqd, Any]
+) -> None:
+    writer = find(dead, given=address(two_nsqds[0]))
     assert spread(writer, 3, two_nsqds[0]) == [3]
 
 
 def test_all_that_any_nsqlookupd_lists_are_used(
-    find: Finding, world: World, two_nsqds: tuple[ScriptedNsqd, ScriptedNsqd]
+    find: Finding, world: World, dead: str, two_nsqds: tuple[ScriptedNsqd, ScriptedNsqd]
 ) -> None:
     one, two = two_nsqds
     with fake_server() as first, fake_server() as second:
         first.answer(nodes(one))
         second.answer(nodes(two))
-        writer = find(first, second, dead_url())
+        writer = find(first, second, dead)
         world.eventually(lambda: writer.publish("t", "x") or (count(one) and count(two)))
 
 
@@ -247,25 +250,22 @@ def test_an_address_map_leads_to_where_it_listens(
 # -- waiting for it -------------------------------------------------------------------------------
 
 
-@pytest.mark.reality("a kernel accepts connections for a server that does not serve")
 def test_a_publish_waits_for_the_first_answer(
-    find: Finding, world: World, two_nsqds: tuple[ScriptedNsqd, Any]
+    find: Finding, world: World, lookupd: FakeServer, two_nsqds: tuple[ScriptedNsqd, Any]
 ) -> None:
     nsqd, _ = two_nsqds
-    # It accepts connections and answers when it is told to serve.
-    server = SocketServer()
-    server.answer(nodes(nsqd))
-    writer = find(server)
+    lookupd.answer(nodes(nsqd))
+    lookupd.serves.clear()
+    writer = find(lookupd)
     publish = world.spawn(lambda: writer.publish("t", "x", timeout=20))
     world.sleep(0.3)
-    assert not publish.done
-    with Serving(server):
-        publish.join()
-        assert count(nsqd) == 1
+    assert lookupd.connections and not publish.done
+    lookupd.serves.set()
+    publish.join()
+    assert count(nsqd) == 1
 
 
-def test_not_sent_says_who_could_not_be_asked(find: Finding) -> None:
-    dead = dead_url()
+def test_not_sent_says_who_could_not_be_asked(find: Finding, dead: str) -> None:
     writer = find(f"http://user:secret@{dead}", lookupd_poll_interval=60)
     with pytest.raises(
         NotSent, match=f"within 0.5 s: GET http://{dead}/nodes: .*refused"
@@ -314,7 +314,7 @@ def test_a_forgotten_writer_asks_no_more(
     client.forget(writer)
     del writer
     gc.collect()
-    world.eventually(lambda: not poll_threads())
+    world.eventually(lambda: not poll_tasks(world))
     asked = len(lookupd.requests)
     world.sleep(3 * OFTEN)
     assert len(lookupd.requests) <= asked + 1

@@ -135,6 +135,7 @@ def test_a_poll_thread_that_a_hook_holds_up(client: Client, gate: Gate) -> None:
     says(client, writer, rf"w: the thread that asks http://{where} has been stuck for \d+ s")
 
 
+@pytest.mark.reality("a web server of its own thread serves the page")
 def test_the_page_names_the_writer(client: Client, gate: Gate) -> None:
     said: list[str] = []
     held = Held()

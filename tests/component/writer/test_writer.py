@@ -6,7 +6,6 @@ import gc
 import logging
 import math
 import pickle
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,7 +33,7 @@ from gnsqsync.runtime import at_exit
 from gnsqsync.service.commands import publish_all
 from gnsqsync.stats import WriterStats
 from tests.component.conftest import Client, address
-from tests.support import scripted
+from tests.support import ground, scripted
 from tests.support.counting import CountingRuntime
 from tests.support.scripted import Command, Hook, ScriptedNsqd, automatic
 from tests.support.worlds import World
@@ -57,9 +56,7 @@ def nothing(connection: scripted.Connection, command: Command) -> None:
 @contextmanager
 def unused_address() -> Iterator[str]:
     """An address where nobody listens."""
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        host, port = unused.getsockname()
+    with ground.unused() as (host, port):
         yield f"{host}:{port}"
 
 
@@ -613,7 +610,7 @@ def test_a_writer_that_is_forgotten_keeps_no_connection(
         return None
 
     with ScriptedNsqd(steps) as nsqd:
-        before = threading.active_count()
+        before = len(world.running())
         future = forget()
         gc.collect()
         if waits:
@@ -624,7 +621,7 @@ def test_a_writer_that_is_forgotten_keeps_no_connection(
             world.eventually(future.done)
             assert future.exception(0) is None
         go_on.set()
-        world.eventually(lambda: gc.collect() >= 0 and threading.active_count() <= before)
+        world.eventually(lambda: gc.collect() >= 0 and len(world.running()) <= before)
 
 
 def test_nothing_stays_of_writers_that_were_forgotten(client: Client, world: World) -> None:
@@ -643,6 +640,7 @@ def test_nothing_stays_of_writers_that_were_forgotten(client: Client, world: Wor
 # -- stats ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.reality("another OS thread asks")
 def test_stats_before_the_first_publish_begin_nothing(client: Client, world: World) -> None:
     """They may be asked by a thread that serves metrics, where no greenlet must be bound."""
     told: list[WriterStats] = []
@@ -660,6 +658,7 @@ def test_stats_before_the_first_publish_begin_nothing(client: Client, world: Wor
 # -- pickling -------------------------------------------------------------------------------------
 
 
+@pytest.mark.reality("a pickle has the name of a runtime")
 def test_a_pickled_writer_is_its_configuration(client: Client, world: World) -> None:
     with ScriptedNsqd() as nsqd:
         writer = client.writer(nsqd, client_id="me", publish_timeout=7)
@@ -704,6 +703,7 @@ def test_a_publisher_that_is_killed_between_dial_and_publish(
 # -- another OS thread ----------------------------------------------------------------------------
 
 
+@pytest.mark.reality("there is a second OS thread")
 def test_a_writer_on_gevent_belongs_to_one_os_thread(client: Client, world: World) -> None:
     """On threads any may publish."""
     with ScriptedNsqd() as nsqd:

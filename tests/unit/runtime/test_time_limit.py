@@ -16,6 +16,7 @@ from gnsqsync.runtime import Limit, Runtime, choose
 from gnsqsync.runtime.thread_limit import ThreadLimit
 from gnsqsync.runtime.timer import Timer
 from tests.support.interpreter import run_script
+from tests.support.marks import few_and_many
 
 NEEDS = {"sockets"}
 
@@ -104,7 +105,8 @@ def test_a_call_that_goes_on_is_struck_no_second_time(runtime: Runtime, timer: T
     assert limit(stubborn, "x") == "x"
 
 
-def test_ends_that_meet_the_deadline(runtime: Runtime, timer: Timer) -> None:
+@few_and_many(200, 700)
+def test_ends_that_meet_the_deadline(runtime: Runtime, timer: Timer, count: int) -> None:
     """Hundreds of calls end when they are due: each has one outcome, and nothing strikes later."""
     seconds = 0.002
     limit = runtime.time_limit(seconds, Strike, timer.after)
@@ -120,7 +122,7 @@ def test_ends_that_meet_the_deadline(runtime: Runtime, timer: Timer) -> None:
         return argument
 
     def work() -> None:
-        for _ in range(200):
+        for _ in range(count):
             found.append(outcome(limit, nearly))
 
     interval = sys.getswitchinterval()
@@ -131,7 +133,7 @@ def test_ends_that_meet_the_deadline(runtime: Runtime, timer: Timer) -> None:
     finally:
         sys.setswitchinterval(interval)
     # None was ended by what came late.
-    assert len(found) == 600
+    assert len(found) == 3 * count
     assert {*found} == {"done", "struck", "failed"}
     # One may be struck between its last line and its return.
     assert 0 <= returned[0] - found.count("done") <= found.count("struck")
@@ -258,7 +260,8 @@ def test_somebody_elses_exception_leaves_no_deadline_behind() -> None:
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="a new thread has an id of its own")
-def test_threads_that_the_call_starts_are_not_struck() -> None:
+@few_and_many(50, 200)
+def test_threads_that_the_call_starts_are_not_struck(count: int) -> None:
     """CPython 3.11 would strike those, and the call would wait for them for ever."""
     runtime = choose("threads")
     timer = Timer(runtime, "limits")
@@ -275,12 +278,12 @@ def test_threads_that_the_call_starts_are_not_struck() -> None:
     found = [0]
 
     def work() -> None:
-        for _ in range(50):
+        for _ in range(count):
             assert outcome(limit, start_on) == "struck"
             found[0] += 1
 
     assert runtime.spawn("caller", work).join(60.0)
-    assert found[0] == 50
+    assert found[0] == count
     timer.stop(LONG)
 
 
