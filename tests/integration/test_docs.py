@@ -22,7 +22,7 @@ from tests.support import readme
 from tests.support.browser import Unavailable, open_browser, show_as
 from tests.support.needs import NoExtra, missing
 from tests.support.texts import DOCS, EXAMPLES, ROOT, code_blocks
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 # What the programs in the texts call an nsqd; here it is the one of the test.
 USUAL_ADDRESS = "127.0.0.1:4150"
@@ -72,7 +72,7 @@ class Program:
     def output(self) -> str:
         return self._path.read_text(encoding="utf-8")
 
-    def wait_for(self, pattern: str, timeout: float = 30.0) -> re.Match[str]:
+    def wait_for(self, pattern: str, timeout: float = LIMIT) -> re.Match[str]:
         """Until its output has a match."""
 
         def look() -> re.Match[str] | None:
@@ -85,7 +85,7 @@ class Program:
         assert found is not None
         return found
 
-    def end(self, number: int | None = None, timeout: float = 30.0) -> str:
+    def end(self, number: int | None = None, timeout: float = LIMIT) -> str:
         """Its whole output after exit code 0, which signal ``number`` may have caused."""
         if number is not None:
             self._process.send_signal(number)
@@ -281,12 +281,12 @@ def test_flask_app(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
     example("flask_app.py")
     program = run("-m", "flask", "--app", "flask_app", "run", "--port", "0")
     url = program.wait_for(r"Running on (http://127\.0\.0\.1:\d+)")[1]
-    answer = requests.post(f"{url}/orders", json={"number": 7}, timeout=10)
+    answer = requests.post(f"{url}/orders", json={"number": 7}, timeout=60)
     assert (answer.status_code, answer.json()) == (202, {"queued": True})
     (topic,) = NsqdHTTP(nsqd.http_address).stats().topics
     assert (topic.topic_name, topic.message_count) == ("orders", 1)
     nsqd.stop()
-    answer = requests.post(f"{url}/orders", json={"number": 8}, timeout=20)
+    answer = requests.post(f"{url}/orders", json={"number": 8}, timeout=60)
     assert answer.status_code == 503
 
 
@@ -309,8 +309,8 @@ def test_prometheus_metrics(run: Run, example: Callable[..., Path], nsqd: Nsqd) 
     port = program.wait_for(r"port (\d+);")[1]
     url = f"http://127.0.0.1:{port}/metrics"
     line = 'gnsqsync_published_messages_total{writer="default"} 3.0'
-    eventually(lambda: line in requests.get(url, timeout=10).text, 30)
-    assert 'gnsqsync_rdy{channel="invoices"' in requests.get(url, timeout=10).text
+    eventually(lambda: line in requests.get(url, timeout=60).text)
+    assert 'gnsqsync_rdy{channel="invoices"' in requests.get(url, timeout=60).text
     program.end(signal.SIGTERM)
 
 
@@ -334,7 +334,7 @@ def test_django_command(run: Run, example: Callable[..., Path], nsqd: Nsqd, tmp_
             channels = http.stats("orders").topics[0].channels
             return bool(channels) and not (channels[0].depth or channels[0].in_flight_count)
 
-        eventually(is_empty, 30, describe=lambda: command.output)
+        eventually(is_empty, describe=lambda: command.output)
     assert "3 finished, 0 requeued" in command.end(signal.SIGTERM)
     assert "stored 3" in run("-m", "django", "shell", "-c", count, **settings).end()
 

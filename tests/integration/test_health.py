@@ -64,7 +64,7 @@ def running(words: list[str], folder: Path) -> Iterator[tuple[Program, str]]:
 
 
 def get(url: str) -> tuple[int, str]:
-    answer = requests.get(url, timeout=30)
+    answer = requests.get(url, timeout=60)
     return answer.status_code, answer.text
 
 
@@ -176,11 +176,11 @@ def test_paths_and_methods(url: str) -> None:
     assert get(f"{url}/bad") == (503, "one\ntwo\n")
     for path in ("/", "/healthz", "/good/", "/good/x"):
         assert get(url + path) == (404, "there is only /good, /bad\n")
-    head = requests.head(f"{url}/bad", timeout=30)
+    head = requests.head(f"{url}/bad", timeout=60)
     assert (head.status_code, head.headers["Content-Length"], head.content) == (503, "8", b"")
-    assert requests.head(f"{url}/x", timeout=30).status_code == 404
+    assert requests.head(f"{url}/x", timeout=60).status_code == 404
     for method in ("POST", "PUT", "DELETE", "OPTIONS"):
-        answer = requests.request(method, f"{url}/good", timeout=30)
+        answer = requests.request(method, f"{url}/good", timeout=60)
         assert (answer.status_code, answer.headers["Allow"]) == (405, "GET, HEAD")
 
 

@@ -223,7 +223,7 @@ def test_a_silent_nsqd_keeps_no_look_from_the_others(site: Site, watch: Watch, t
         while not depths.silent():
             answers.append(depths.look())
             # Its own time-out is two seconds.
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 60
         assert all(seen[other] is None for seen in answers)
         # While one waits for it, the others are asked again and again.
         assert sum(seen[mine] == Backlog(3, 0, 0) for seen in answers) > 2

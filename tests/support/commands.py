@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.forks import Fork, Forks
 from tests.support.texts import ROOT
+from tests.support.waiting import LIMIT
 
 __all__ = ["Commands", "commands"]
 
@@ -29,7 +30,6 @@ IMPORTED = (
     "rich.live",
     "rich.prompt",
 )
-TIMEOUT = 60.0
 
 
 class Running:
@@ -41,7 +41,7 @@ class Running:
 
     def end(self) -> subprocess.CompletedProcess[bytes]:
         """Wait for its end; return its exit status and what it has written."""
-        status = self.process.wait(TIMEOUT)
+        status = self.process.wait(LIMIT)
         out, err = ((self._folder / name).read_bytes() for name in ("out", "err"))
         return subprocess.CompletedProcess(self.process.args, status, out, err)
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from tests.support.forks import Fork, Forks
 from tests.support.texts import ROOT
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 T = TypeVar("T")
 
@@ -80,13 +80,15 @@ class Program:
     def output(self) -> str:
         return self._path.read_text(errors="replace")
 
-    def wait_for(self, pattern: str, timeout: float = 60.0) -> re.Match[str]:
+    def wait_for(self, pattern: str, timeout: float = LIMIT) -> re.Match[str]:
         """Wait until the output has a match. Return the match."""
         found = self.eventually(lambda: re.search(pattern, self.output), timeout)
         assert found is not None
         return found
 
-    def eventually(self, look: Callable[[], T], timeout: float = 60.0, *, pause: float = 0.02) -> T:
+    def eventually(
+        self, look: Callable[[], T], timeout: float = LIMIT, *, pause: float = 0.02
+    ) -> T:
         """Return the first true result of ``look`` while the program runs."""
 
         def look_while_it_runs() -> T:
@@ -109,7 +111,7 @@ class Program:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def end(self, code: int = 0, timeout: float = 60.0) -> str:
+    def end(self, code: int = 0, timeout: float = LIMIT) -> str:
         """Wait for the end with this exit code. Return the output."""
         try:
             assert self.process.wait(timeout) == code, self.output

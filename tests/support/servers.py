@@ -31,14 +31,12 @@ from tests.support import realnsq  # noqa: E402
 from tests.support.needs import missing  # noqa: E402
 from tests.support.ports import HeldPorts  # noqa: E402
 from tests.support.rawclient import Client, LookupClient  # noqa: E402
-from tests.support.waiting import Describe, eventually  # noqa: E402
+from tests.support.waiting import LIMIT, Describe, eventually  # noqa: E402
 
 Address = tuple[str, int]
 T = TypeVar("T")
 
 KINDS = ("embedded", "real")
-START_TIMEOUT = 30.0
-STOP_TIMEOUT = 15.0
 ROOT = Path(__file__).parents[2]
 
 _LISTENING = re.compile(r"^.* (TCP|HTTP|HTTPS): listening on (\S+):(\d+)$", re.MULTILINE)
@@ -109,7 +107,7 @@ class Server:
             wanted.add("HTTPS")
         seen = self.log_path.stat().st_size if self.log_path.exists() else 0
         process = self._spawn()
-        deadline = time.monotonic() + START_TIMEOUT
+        deadline = time.monotonic() + LIMIT
         while True:
             text = self.log_path.read_bytes()[seen:].decode(errors="replace")
             found = {name: (host, int(port)) for name, host, port in _LISTENING.findall(text)}
@@ -121,7 +119,7 @@ class Server:
             # A file has no event to wait for, so the log is polled.
             time.sleep(0.01)
         if self.kind == "real":
-            eventually(lambda: _is_at_rest(process), START_TIMEOUT, pause=0.001)
+            eventually(lambda: _is_at_rest(process), LIMIT, pause=0.001)
         self.tcp_address = found.get("TCP", self.tcp_address)
         self.http_address = found["HTTP"]
         self.https_address = found.get("HTTPS", self.https_address)
@@ -130,7 +128,7 @@ class Server:
 
     def run_to_the_end(self) -> int:
         """Start a server that cannot run. Return the exit status."""
-        return self._spawn().wait(START_TIMEOUT)
+        return self._spawn().wait(LIMIT)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
@@ -159,7 +157,7 @@ class Server:
         assert self.process is not None
         self.process.terminate()
         try:
-            status = self.process.wait(STOP_TIMEOUT)
+            status = self.process.wait(LIMIT)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"{self.program} ignores SIGTERM:\n{self.log}") from None
@@ -190,7 +188,7 @@ class Server:
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(STOP_TIMEOUT)
+                self.process.wait(LIMIT)
             except subprocess.TimeoutExpired:
                 self.kill()
         self._held.release()
@@ -353,7 +351,7 @@ class Site:
             raise Cancelled
 
     def eventually(
-        self, look: Callable[[], T], timeout: float = 10.0, *, describe: Describe = None
+        self, look: Callable[[], T], timeout: float = LIMIT, *, describe: Describe = None
     ) -> T:
         """Call `waiting.eventually()`, unless the session ends."""
         return eventually(look, timeout, describe=describe, sleep=self.sleep)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from tests.support.waiting import Describe, eventually
+from tests.support.waiting import LIMIT, Describe, eventually
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class World:
             time.sleep(seconds)
 
     def eventually(
-        self, look: Callable[[], T], timeout: float = 15.0, *, describe: Describe = None
+        self, look: Callable[[], T], timeout: float = LIMIT, *, describe: Describe = None
     ) -> T:
         """Call ``waiting.eventually()`` in this world."""
         return eventually(look, timeout, describe=describe, pause=0.01, sleep=self.sleep)
@@ -72,7 +72,7 @@ class World:
 
     def close(self) -> None:
         for task in self._tasks:
-            task.join(10.0)
+            task.join()
 
 
 class Spawned:
@@ -93,7 +93,7 @@ class Spawned:
         finally:
             self.done = True
 
-    def join(self, timeout: float = 15.0) -> Any:
+    def join(self, timeout: float = LIMIT) -> Any:
         """Return its result, or raise what it raised."""
         self._handle.join(timeout)
         assert self.done, "still running"

@@ -92,11 +92,11 @@ def shop(tmp_path: Path, nsqd: Server) -> Iterator[Shop]:
 def test_it_publishes_what_is_due_and_ends(shop: Shop, client: Any, nsqd: Server) -> None:
     keys = shop.publish("a", "b")
     relay = shop.relay("--lag", "--json")
-    assert relay.process.wait(30) == 0
+    assert relay.process.wait(60) == 0
     found = json.loads(relay.output)
     assert (found["waiting"], found["failed"], found["scheduled"]) == (2, 0, 0)
     relay = shop.relay("--once")
-    assert relay.process.wait(30) == 0
+    assert relay.process.wait(60) == 0
     assert "publishing NSQ_OUTBOX\n2 published\n" in relay.output
     got: list[tuple[bytes, str]] = []
     client.consume(shop.topic, lambda m: got.append((m.body, m.headers["key"])), nsqd, headers=True)
@@ -111,12 +111,12 @@ def test_a_signal_ends_it_and_a_kill_loses_nothing(shop: Shop) -> None:
         shop.publish(*map(str, range(50)))
         first.eventually(lambda: shop.waiting == 0)
     first.process.send_signal(signal.SIGKILL)
-    first.process.wait(30)
+    first.process.wait(60)
     shop.publish("while it is away")
     second = shop.relay()
     second.eventually(lambda: shop.waiting == 0)
     second.process.send_signal(signal.SIGTERM)
-    assert second.process.wait(30) == 0
+    assert second.process.wait(60) == 0
     assert "1 published" in second.output and "Traceback" not in second.output
 
 
@@ -125,14 +125,14 @@ def test_what_is_left_is_an_exit_code(shop: Shop) -> None:
     shop.outbox.writer._max_msg_size = 2**21
     shop.publish("x" * (2**20 + 1))
     relay = shop.relay("--once", "--max-attempts", "1")
-    assert relay.process.wait(30) == 1
+    assert relay.process.wait(60) == 1
     assert "0 published\nError: 0 still wait, 1 have failed\n" in relay.output
     for words, says in (
         (("--interval", "0"), "interval is 0.0; it must be seconds, above 0"),
         (("--rate", "nan"), "rate is nan"),
     ):
         wrong = shop.relay(*words)
-        assert wrong.process.wait(30) == 1
+        assert wrong.process.wait(60) == 1
         assert says in wrong.output and "Traceback" not in wrong.output
 
 
