@@ -19,7 +19,7 @@ from tests.support.forks import Fork, Forks
 from tests.support.texts import ROOT
 from tests.support.waiting import LIMIT
 
-__all__ = ["Commands", "commands"]
+__all__ = ["Commands", "commands", "forks"]
 
 IMPORTED = (
     "gnsqsync.cli.app",
@@ -29,6 +29,24 @@ IMPORTED = (
     "gnsqsync.cli.stat",
     "rich.live",
     "rich.prompt",
+)
+# Modules of commands that run handlers, beside those above. Each needs neither settings nor an
+# application.
+FRAMEWORKS = (
+    "django.core.management.commands.check",
+    "django.core.management.commands.migrate",
+    "django.core.management.commands.shell",
+    "django.db.backends.sqlite3.base",
+    "django.test.client",
+    "flask.cli",
+    "gnsqsync.cli.consume",
+    "gnsqsync.cli.exporter",
+    "gnsqsync.cli.to_file",
+    "gnsqsync.django.consume_command",
+    "gnsqsync.django.management.commands.nsq_consume",
+    "gnsqsync.flask",
+    "gnsqsync.service.relay_command",
+    "gnsqsync.service.web_page",
 )
 
 
@@ -81,3 +99,11 @@ def commands() -> Iterator[Commands]:
     commands = Commands()
     yield commands
     commands.forks.close()
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """The process that forks for programs with handlers: ``Program(..., forks=forks)``."""
+    forks = Forks((*IMPORTED, *FRAMEWORKS))
+    yield forks
+    forks.close()

@@ -20,6 +20,7 @@ from gnsqsync.contrib.sqlalchemy import Inbox, Outbox
 from gnsqsync.errors import ConfigError
 from gnsqsync.flask import NSQ
 from tests.integration.conftest import address
+from tests.support.forks import Forks
 from tests.support.programs import Program
 from tests.support.servers import Server, unique
 from tests.support.texts import ROOT
@@ -50,7 +51,8 @@ def create_app():
 class Shop:
     """A Flask application with an outbox, as processes; and its table as seen from here."""
 
-    def __init__(self, folder: Path, nsqd: Server) -> None:
+    def __init__(self, folder: Path, nsqd: Server, forks: Forks) -> None:
+        self._forks = forks
         (folder / "shop.py").write_text(SHOP)
         self._folder = folder
         self._environment = {"FLASK_APP": "shop", "FLASK_NSQ_NSQD_ADDRESSES": address(nsqd)}
@@ -62,9 +64,9 @@ class Shop:
         self._metadata.create_all(self._engine)
 
     def relay(self, *words: str, **environment: str) -> Program:
-        words = ("python", "-W", "error", "-m", "flask", "nsq", "relay", *words)
+        words = ("flask", "nsq", "relay", *words)
         given = {**self._environment, **environment}
-        self._running.append(Program(words, self._folder, given))
+        self._running.append(Program(words, self._folder, given, forks=self._forks))
         return self._running[-1]
 
     def publish(self, *bodies: str, topic: str = "") -> list[str]:
@@ -82,8 +84,8 @@ class Shop:
 
 
 @pytest.fixture
-def shop(tmp_path: Path, nsqd: Server) -> Iterator[Shop]:
-    shop = Shop(tmp_path, nsqd)
+def shop(tmp_path: Path, nsqd: Server, forks: Forks) -> Iterator[Shop]:
+    shop = Shop(tmp_path, nsqd, forks)
     yield shop
     shop.close()
 
