@@ -39,14 +39,17 @@ FRAMEWORKS = (
     "django.db.backends.sqlite3.base",
     "django.test.client",
     "flask.cli",
+    "gnsqsync.contrib.sqlalchemy",
     "gnsqsync.cli.consume",
     "gnsqsync.cli.exporter",
     "gnsqsync.cli.to_file",
     "gnsqsync.django.consume_command",
     "gnsqsync.django.management.commands.nsq_consume",
     "gnsqsync.flask",
+    "gnsqsync.flask.relay",
     "gnsqsync.service.relay_command",
     "gnsqsync.service.web_page",
+    "sqlalchemy.dialects.sqlite",
 )
 
 

@@ -6,6 +6,7 @@ kinds differ only in the first words of the command.
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import re
@@ -28,6 +29,7 @@ import trustme
 pytest.register_assert_rewrite("tests.support.rawclient")
 
 from tests.support import realnsq  # noqa: E402
+from tests.support.forks import Fork, Forks  # noqa: E402
 from tests.support.needs import missing  # noqa: E402
 from tests.support.ports import HeldPorts  # noqa: E402
 from tests.support.rawclient import Client, LookupClient  # noqa: E402
@@ -42,6 +44,22 @@ ROOT = Path(__file__).parents[2]
 _LISTENING = re.compile(r"^.* (TCP|HTTP|HTTPS): listening on (\S+):(\d+)$", re.MULTILINE)
 _names = itertools.count(1)
 
+# How an embedded nsqd or nsqlookupd starts, and the modules of both: half the time of a start goes
+# into their imports, and a run starts hundreds.
+_EMBEDDED = [sys.executable, "-m", "gnsqsync.embedded"]
+_IMPORTED = (
+    "gnsqsync.daemon.flags",
+    "gnsqsync.daemon.parent",
+    "gnsqsync.embedded.lookupd_server",
+    "gnsqsync.embedded.options",
+    "gnsqsync.embedded.server",
+    "gnsqsync.service.output",
+    "gnsqsync.service.signals",
+)
+_forks: list[Forks] = []
+# Guards ``_forks``: servers start in threads beside each other.
+_forking = threading.Lock()
+
 
 class Cancelled(Exception):
     """The test session ended while a row waited."""
@@ -52,7 +70,7 @@ def unique(prefix: str = "t") -> str:
     return f"{prefix}_{next(_names)}"
 
 
-def _is_at_rest(process: subprocess.Popen[bytes]) -> bool:
+def _is_at_rest(process: subprocess.Popen[bytes] | Fork) -> bool:
     """Return True if all threads of the process sleep, or if it has ended.
 
     The servers of NSQ listen before they take signals into their own hands. A SIGTERM between the
@@ -64,6 +82,21 @@ def _is_at_rest(process: subprocess.Popen[bytes]) -> bool:
         with suppress(OSError):  # the thread has ended
             states.append(task.read_text().rpartition(")")[2].split()[0])
     return set(states) <= {"S"} or process.poll() is not None
+
+
+def _forks_of_servers() -> Forks:
+    """Return the process that forks for embedded servers. It lives as long as this process."""
+    with _forking:
+        if not _forks:
+            _forks.append(Forks(_IMPORTED))
+            atexit.register(_end_forks, os.getpid())
+        return _forks[0]
+
+
+def _end_forks(pid: int) -> None:
+    # A test may fork this process, and its child may end in order.
+    if os.getpid() == pid:
+        _forks.pop().close()
 
 
 class Server:
@@ -80,7 +113,7 @@ class Server:
         self.tcp_address: Address = ("127.0.0.1", 0)
         self.http_address: Address = ("127.0.0.1", 0)
         self.https_address: Address = ("127.0.0.1", 0)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Fork | None = None
         self._held = HeldPorts()
 
     def command(self) -> list[str]:
@@ -89,7 +122,7 @@ class Server:
         elif self.program == "nsqadmin":
             words = [sys.executable, "-m", "gnsqsync.admin"]
         else:
-            words = [sys.executable, "-m", "gnsqsync.embedded", self.program]
+            words = [*_EMBEDDED, self.program]
         if self.program == "nsqadmin":
             return [*words, f"-http-address=127.0.0.1:{self.http_address[1]}", *self.flags]
         words.append(f"-tcp-address=127.0.0.1:{self.tcp_address[1]}")
@@ -130,12 +163,18 @@ class Server:
         """Start a server that cannot run. Return the exit status."""
         return self._spawn().wait(LIMIT)
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
+    def _spawn(self) -> subprocess.Popen[bytes] | Fork:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        words = self.command()
         with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(
-                self.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment
-            )
+            if words[: len(_EMBEDDED)] == _EMBEDDED:
+                files = [Path(os.devnull), self.log_path, self.log_path]
+                forks = _forks_of_servers()
+                self.process = forks.start(words[1:], Path.cwd(), environment, files)
+            else:
+                self.process = subprocess.Popen(
+                    words, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment
+                )
         return self.process
 
     @property
