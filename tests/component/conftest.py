@@ -67,7 +67,7 @@ class Gate:
 
     def __call__(self, *args: Any) -> None:
         self.came += 1
-        self._world.eventually(self._open.is_set, 30.0)
+        self._world.eventually(self._open.is_set)
 
     def open(self) -> None:
         self._open.set()

@@ -153,11 +153,11 @@ def test_148_odd_answers_to_identify(site: Site, info: bytes, is_taken: bool) ->
     with Recorder(info) as recorder:
         server = site.own_nsqd(f"-lookupd-tcp-address={recorder.address}")
         expected = ["IDENTIFY", *([] if is_taken else ["the end"])]
-        assert [recorder.lines.get(timeout=10) for _ in expected] == expected
+        assert [recorder.lines.get(timeout=60) for _ in expected] == expected
         assert post(server.http_address, "/topic/create?topic=t").status == 200
         # It says IDENTIFY again when the connection did not last.
         expected = ["REGISTER t"] if is_taken else ["IDENTIFY", "the end"]
-        assert [recorder.lines.get(timeout=10) for _ in expected] == expected
+        assert [recorder.lines.get(timeout=60) for _ in expected] == expected
         server.stop()
 
 
@@ -176,6 +176,6 @@ def test_149_nsqlookupd_away(site: Site) -> None:
     lookupd.restart()
     # nsqd comes back with its next PING, 15 s after the last one at most.
     for topic, channel in ((before, "c"), (during, "d")):
-        site.eventually(lambda topic=topic: found_at(lookupd, topic), timeout=20)  # type: ignore[misc]
+        site.eventually(lambda topic=topic: found_at(lookupd, topic))  # type: ignore[misc]
         site.eventually(lambda topic=topic, want=channel: channels(lookupd, topic) == [want])  # type: ignore[misc]
     assert channel_stats(server.http_address, during, "d")["client_count"] == 1

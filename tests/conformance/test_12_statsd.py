@@ -15,7 +15,7 @@ from tests.conformance.rows import create_channel, waiting
 from tests.support.rawclient import channel_stats, get, post
 from tests.support.servers import Server, Site
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 # The last line of a push with memory figures.
 END = b".mem.gc_runs:"
 

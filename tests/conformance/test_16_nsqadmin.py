@@ -66,7 +66,7 @@ def ask(
     request.url = f"http://{place(server)}{path}"
     with requests.Session() as session:
         session.trust_env = False
-        return session.send(request, allow_redirects=False, timeout=30)
+        return session.send(request, allow_redirects=False, timeout=60)
 
 
 def said(server: Server, path: str, status: int = 200) -> Any:
@@ -248,7 +248,7 @@ def test_compression(cluster: Cluster) -> None:
         f"http://{place(cluster.a)}/api/topics",
         headers={"Accept-Encoding": "deflate"},
         stream=True,
-        timeout=30,
+        timeout=60,
     ) as raw:
         assert zlib.decompress(raw.raw.read(decode_content=False), -15) == plain
     answer = ask(cluster.a, "/api/topics", Accept_Encoding="br, gzip;q=0.5")
@@ -261,7 +261,7 @@ def test_compression(cluster: Cluster) -> None:
 )
 def test_bad_queries(cluster: Cluster, query: str, message: str) -> None:
     # requests would put them right.
-    connection = http.client.HTTPConnection(*cluster.a.http_address, timeout=30)
+    connection = http.client.HTTPConnection(*cluster.a.http_address, timeout=60)
     connection.request("GET", f"/api/topics?{query}")
     answer = connection.getresponse()
     assert (answer.status, json.loads(answer.read())["message"]) == (400, message)
@@ -662,7 +662,7 @@ def test_an_nsqd_that_never_answers(site: Site) -> None:
         )
         began = time.monotonic()
         message = said(admin, "/api/topics", 502)["message"]
-        assert 0.4 < time.monotonic() - began < 5
+        assert 0.4 < time.monotonic() - began < 25
         assert message.endswith("(Client.Timeout exceeded while awaiting headers)")
 
 
@@ -863,7 +863,7 @@ def test_an_endpoint_that_is_gone(site: Site, cluster: Cluster, dead: str) -> No
         assert ask(admin, "/ping").text == "OK"
     else:
         assert admin.process is not None
-        assert admin.process.wait(10) == 2
+        assert admin.process.wait(60) == 2
 
 
 def test_the_base_path(site: Site, cluster: Cluster) -> None:

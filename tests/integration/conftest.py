@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gnsqsync import Reader, Writer
+from gnsqsync import NsqdHTTP, Reader, Writer
+from gnsqsync.embedded import Nsqd
 from tests.support import realnsq
 from tests.support.servers import ROOT, Server, Site, unique
 from tests.support.worlds import Clients, client_fixture
@@ -56,6 +57,26 @@ client = client_fixture(Client)
 def nsqd(site: Site) -> Server:
     """An nsqd with default flags, shared by all tests."""
     return site.nsqd()
+
+
+@pytest.fixture(scope="module")
+def nsqd_of_file() -> Iterator[Nsqd]:
+    """An embedded nsqd, shared by the tests of a file."""
+    with Nsqd() as server:
+        yield server
+
+
+@pytest.fixture
+def emptied_nsqd(nsqd_of_file: Nsqd) -> Nsqd:
+    """The nsqd of the file without the topics of earlier tests, for topics with fixed names.
+
+    A test may stop the nsqd.
+    """
+    nsqd_of_file.start()
+    with NsqdHTTP(nsqd_of_file.http_address) as http:
+        for topic in http.stats().topics:
+            http.delete_topic(topic.topic_name)
+    return nsqd_of_file
 
 
 @pytest.fixture

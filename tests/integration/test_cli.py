@@ -305,7 +305,7 @@ def test_tail_that_misses_messages_says_so_and_ends_with_its_count(site: Site) -
     with NsqdHTTP(nsqd.http_address) as client:
         with started(["tail", topic, "--nsqd-tcp-address", tcp(nsqd), "-n", "50"]) as process:
             assert process.stdout is not None and process.stderr is not None
-            site.eventually(lambda: 1 in counts(nsqd, topic).values(), 30)
+            site.eventually(lambda: 1 in counts(nsqd, topic).values())
             client.mpub(topic, [b"%d" % number for number in range(50)])
             said = process.stderr.readline().decode()
             found = re.fullmatch(
@@ -320,7 +320,7 @@ def test_tail_that_misses_messages_says_so_and_ends_with_its_count(site: Site) -
                 client.pub(topic, b"more")
                 return process.poll() is not None
 
-            site.eventually(ended_by_one_more, 30)
+            site.eventually(ended_by_one_more)
             assert process.wait(TIMEOUT) == 0
             assert process.stderr.read() == b""
 
@@ -331,7 +331,7 @@ def test_tail_of_a_channel_with_a_name_misses_nothing(site: Site) -> None:
         words = ["tail", topic, "-c", "look", "--nsqd-tcp-address", tcp(nsqd), "-n", "50"]
         with started(words) as process:
             assert process.stdout is not None
-            site.eventually(lambda: 1 in counts(nsqd, topic).values(), 30)
+            site.eventually(lambda: 1 in counts(nsqd, topic).values())
             bodies = {b"%d" % number for number in range(50)}
             client.mpub(topic, sorted(bodies))
             assert {process.stdout.readline().strip() for _ in bodies} == bodies
@@ -348,7 +348,7 @@ def test_tail_as_json_by_discovery_until_a_signal(site: Site) -> None:
             pass
         with started(["tail", topic, "-l", http(lookupd), "--json"]) as process:
             assert process.stdout is not None
-            site.eventually(lambda: 1 in counts(nsqd, topic).values(), 30)
+            site.eventually(lambda: 1 in counts(nsqd, topic).values())
             client.mpub(topic, ["zwölf", b"\xff\x00"])
             entries = [json.loads(process.stdout.readline()) for _ in range(2)]
             process.send_signal(signal.SIGTERM)
@@ -415,7 +415,7 @@ def test_consume_a_handler_of_the_working_directory(site: Site, tmp_path: Path) 
         with started(arguments, cwd=tmp_path) as process:
             assert process.stderr is not None
             seen = tmp_path / "seen"
-            site.eventually(lambda: seen.exists() and len(seen.read_text().split()) == 3, 30)
+            site.eventually(lambda: seen.exists() and len(seen.read_text().split()) == 3)
             process.send_signal(signal.SIGTERM)
             assert process.wait(TIMEOUT) == 0
             assert b"3 finished, 0 requeued, 0 given up" in process.stderr.read()
@@ -435,15 +435,12 @@ def test_consume_gives_a_failing_message_up(site: Site, tmp_path: Path) -> None:
             text = b""
             while b"this one is broken" not in text:
                 text += process.stderr.readline()
-            site.eventually(
-                lambda: client.stats(topic).topics[0].channels[0].requeue_count == 1, 30
-            )
+            site.eventually(lambda: client.stats(topic).topics[0].channels[0].requeue_count == 1)
             site.eventually(
                 lambda: (
                     (channel := client.stats(topic).topics[0].channels[0])
                     and channel.depth + channel.in_flight_count + channel.deferred_count == 0
                 ),
-                30,
             )
             process.send_signal(signal.SIGINT)
             assert process.wait(TIMEOUT) == 0
@@ -458,7 +455,7 @@ def test_consume_says_so_when_a_handler_does_not_end(site: Site, tmp_path: Path)
         client.pub(topic, b"stuck")
     arguments = ["consume", topic, "c", "jobs:handle", "-t", tcp(nsqd), "--shutdown-timeout", "0.2"]
     with started(arguments, cwd=tmp_path) as process:
-        site.eventually(lambda: (tmp_path / "seen").exists(), 30)
+        site.eventually(lambda: (tmp_path / "seen").exists())
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT) == 1
 

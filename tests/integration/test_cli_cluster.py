@@ -72,7 +72,7 @@ def test_what_it_prints_is_a_cluster(programs: list[Program], tmp_path: Path) ->
         "orders", "c", handler, lookupd_http_addresses=reader_line[1], lookupd_poll_interval=0.1
     ):
         eventually(lambda: got == [b"one"])
-    assert "orders" in requests.get(admin, timeout=30).text
+    assert "orders" in requests.get(admin, timeout=60).text
     program.signal(signal.SIGINT)
     program.end()
 

@@ -55,10 +55,10 @@ def test_several_processes(site: Site, nsqd: Server, tmp_path: Path) -> None:
         arguments = ["consume", topic, "c", "jobs:handle", "-t", tcp(nsqd), "--processes", "2"]
         with started(arguments, cwd=tmp_path, start_new_session=True) as process:
             assert process.stderr is not None
-            site.eventually(lambda: len(set(seen(tmp_path))) == 2, 30)
+            site.eventually(lambda: len(set(seen(tmp_path))) == 2)
             assert not seen(tmp_path, f" {process.pid}")
             os.killpg(process.pid, signal.SIGINT)
-            assert process.wait(30) == 0
+            assert process.wait(60) == 0
             text = process.stderr.read().decode()
         assert text.count(f"jobs:handle consumes {topic}/c") == 2
         assert len(re.findall("^stopped$", text, re.MULTILINE)) == 2
@@ -88,7 +88,7 @@ def test_reload(site: Site, nsqd: Server, tmp_path: Path, monkeypatch: pytest.Mo
         with started(arguments, cwd=tmp_path) as process:
             assert process.stderr is not None
             client.pub(topic, b"x")
-            site.eventually(lambda: seen(tmp_path, "version 1"), 30)
+            site.eventually(lambda: seen(tmp_path, "version 1"))
             jobs.write_text(HANDLERS.replace("version 1", "version 2"))
             text = b""
             # Until then the program of before takes what is published.
@@ -96,9 +96,9 @@ def test_reload(site: Site, nsqd: Server, tmp_path: Path, monkeypatch: pytest.Mo
                 text += (line := process.stderr.readline())
                 assert line, text
             client.pub(topic, b"x")
-            site.eventually(lambda: seen(tmp_path, "version 2"), 30)
+            site.eventually(lambda: seen(tmp_path, "version 2"))
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
+            assert process.wait(60) == 0
 
 
 WATCHING = """
@@ -128,7 +128,7 @@ def test_metrics_and_an_observer(site: Site, nsqd: Server, tmp_path: Path) -> No
         page = next(line.decode().split(" at ")[1].strip() for line in lines if b" at " in line)
         labels = f'channel="c",outcome="finished",topic="{topic}"'
         line = f"gnsqsync_messages_total{{{labels}}} 3.0"
-        site.eventually(lambda: line in requests.get(page, timeout=60).text, 60)
+        site.eventually(lambda: line in requests.get(page, timeout=60).text)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     assert seen(tmp_path, "connected") == ["connected c"]
@@ -154,7 +154,7 @@ def test_the_examples_for_scripts_name_what_is_there(
     (tmp_path / "jobs.py").write_text(HANDLERS)
     arguments = ["consume", topic, "jobs", "jobs:handle", "-t", tcp(nsqd), "--json"]
     with started(arguments, cwd=tmp_path) as process:
-        site.eventually(lambda: seen(tmp_path), 60)
+        site.eventually(lambda: seen(tmp_path))
         process.send_signal(signal.SIGTERM)
         consumed = json.loads(process.communicate(timeout=60)[0])
     assert (consumed["channel"], consumed["finished"], consumed["unanswered"]) == ("jobs", 1, 0)

@@ -159,7 +159,7 @@ def test_the_twins_are_dropped(
         requeue_delay=0,
         backoff=False,
     )
-    world.eventually(lambda: reader.stats().finished == 200, timeout=30)
+    world.eventually(lambda: reader.stats().finished == 200)
     assert Counter(got) == Counter(b"%d" % number for number in range(100))
     assert len(window._turns) <= 8
 
@@ -204,7 +204,7 @@ def test_what_is_not_done_is_handled_again(
         requeue_delay=0,
         backoff=False,
     )
-    world.eventually(lambda: reader.stats().finished == 2 * len(bodies), timeout=30)
+    world.eventually(lambda: reader.stats().finished == 2 * len(bodies))
     assert sorted(done) == sorted(bodies)
 
 

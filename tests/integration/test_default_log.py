@@ -17,6 +17,7 @@ import pytest
 
 from gnsqsync import NsqdHTTP, Writer
 from tests.integration.conftest import address
+from tests.support.forks import Forks
 from tests.support.interpreter import run_script
 from tests.support.programs import Program
 from tests.support.servers import Server, Site
@@ -88,12 +89,12 @@ def nsqd(site: Site) -> Server:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    """Starts a program in the folder of the test, as a user does."""
+def run(tmp_path: Path, forks: Forks) -> Iterator[Run]:
+    """Start a program in the folder of the test, as a fork or by a Python of its own."""
     programs: list[Program] = []
 
-    def start(*words: str, **environment: str) -> Program:
-        programs.append(Program(words, tmp_path, environment))
+    def start(*words: str, own: bool = False, **environment: str) -> Program:
+        programs.append(Program(words, tmp_path, environment, forks=None if own else forks))
         return programs[-1]
 
     yield start
@@ -143,7 +144,7 @@ def consume(
     else:
         (tmp_path / "handlers.py").write_text(HANDLERS)
         words = [*words, "-t", address(nsqd)]
-    return lambda *options: run(*words, *options, ADDRESS=address(nsqd))
+    return lambda *options, own=False: run(*words, *options, own=own, ADDRESS=address(nsqd))
 
 
 def consumers(nsqd: Server) -> dict[str, int]:
@@ -178,7 +179,8 @@ def warnings(program: Program) -> list[str]:
 def test_a_failing_handler_is_shown(
     consume: Callable[..., Program], nsqd: Server, options: list[str]
 ) -> None:
-    command = consume(*options)
+    # Without options it is the program of a user, which has imported nothing before.
+    command = consume(*options, own=not options)
     publish_what_fails(nsqd, command)
     command.wait_for("ValueError: the disk is full")
     (failed,) = warnings(command)

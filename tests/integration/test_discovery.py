@@ -124,7 +124,7 @@ def test_a_topic_that_is_deleted_stays_so_until_somebody_publishes(
         world.sleep(1.5)
         assert http.stats(topic).topics == ()
         http.pub(topic, "new")
-        world.eventually(lambda: got == [b"new"], 30)
+        world.eventually(lambda: got == [b"new"])
 
 
 def test_a_writer_finds_nsqds_and_leaves_those_that_go(

@@ -8,9 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import requests
@@ -19,10 +17,8 @@ import gnsqsync
 from gnsqsync import NsqdHTTP, Writer
 from gnsqsync.embedded import Nsqd, Nsqlookupd
 from tests.support import readme
-from tests.support.browser import Unavailable, open_browser, show_as
-from tests.support.needs import NoExtra, missing
 from tests.support.texts import DOCS, EXAMPLES, ROOT, code_blocks
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 # What the programs in the texts call an nsqd; here it is the one of the test.
 USUAL_ADDRESS = "127.0.0.1:4150"
@@ -47,9 +43,8 @@ class Order(models.Model):
 
 
 @pytest.fixture
-def nsqd() -> Iterator[Nsqd]:
-    with Nsqd() as server:
-        yield server
+def nsqd(emptied_nsqd: Nsqd) -> Nsqd:
+    return emptied_nsqd
 
 
 class Program:
@@ -72,7 +67,7 @@ class Program:
     def output(self) -> str:
         return self._path.read_text(encoding="utf-8")
 
-    def wait_for(self, pattern: str, timeout: float = 30.0) -> re.Match[str]:
+    def wait_for(self, pattern: str, timeout: float = LIMIT) -> re.Match[str]:
         """Until its output has a match."""
 
         def look() -> re.Match[str] | None:
@@ -85,7 +80,7 @@ class Program:
         assert found is not None
         return found
 
-    def end(self, number: int | None = None, timeout: float = 30.0) -> str:
+    def end(self, number: int | None = None, timeout: float = LIMIT) -> str:
         """Its whole output after exit code 0, which signal ``number`` may have caused."""
         if number is not None:
             self._process.send_signal(number)
@@ -281,12 +276,12 @@ def test_flask_app(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
     example("flask_app.py")
     program = run("-m", "flask", "--app", "flask_app", "run", "--port", "0")
     url = program.wait_for(r"Running on (http://127\.0\.0\.1:\d+)")[1]
-    answer = requests.post(f"{url}/orders", json={"number": 7}, timeout=10)
+    answer = requests.post(f"{url}/orders", json={"number": 7}, timeout=60)
     assert (answer.status_code, answer.json()) == (202, {"queued": True})
     (topic,) = NsqdHTTP(nsqd.http_address).stats().topics
     assert (topic.topic_name, topic.message_count) == ("orders", 1)
     nsqd.stop()
-    answer = requests.post(f"{url}/orders", json={"number": 8}, timeout=20)
+    answer = requests.post(f"{url}/orders", json={"number": 8}, timeout=60)
     assert answer.status_code == 503
 
 
@@ -309,8 +304,8 @@ def test_prometheus_metrics(run: Run, example: Callable[..., Path], nsqd: Nsqd) 
     port = program.wait_for(r"port (\d+);")[1]
     url = f"http://127.0.0.1:{port}/metrics"
     line = 'gnsqsync_published_messages_total{writer="default"} 3.0'
-    eventually(lambda: line in requests.get(url, timeout=10).text, 30)
-    assert 'gnsqsync_rdy{channel="invoices"' in requests.get(url, timeout=10).text
+    eventually(lambda: line in requests.get(url, timeout=60).text)
+    assert 'gnsqsync_rdy{channel="invoices"' in requests.get(url, timeout=60).text
     program.end(signal.SIGTERM)
 
 
@@ -334,7 +329,7 @@ def test_django_command(run: Run, example: Callable[..., Path], nsqd: Nsqd, tmp_
             channels = http.stats("orders").topics[0].channels
             return bool(channels) and not (channels[0].depth or channels[0].in_flight_count)
 
-        eventually(is_empty, 30, describe=lambda: command.output)
+        eventually(is_empty, describe=lambda: command.output)
     assert "3 finished, 0 requeued" in command.end(signal.SIGTERM)
     assert "stored 3" in run("-m", "django", "shell", "-c", count, **settings).end()
 
@@ -392,106 +387,3 @@ def test_the_changes_know_the_version() -> None:
     first = re.search(r"^(\d+\.\d+\.\d+)\b", text, re.MULTILINE)
     assert first is not None
     assert first[1] == gnsqsync.__version__
-
-
-# -- the pages ----------------------------------------------------------------------------------
-
-
-PATIENCE = 300  # seconds, for a busy machine; else it takes ten
-# What gnsqsync uses and the extra ``docs`` does not bring, but this environment has.
-MISSING = ("pytest", "pyspark", "pyarrow", "matplotlib", "numpy", "rich", "fsspec")
-BUILD = f"""
-import importlib.machinery
-import sys
-
-class Finder(importlib.machinery.PathFinder):
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        if name.partition(".")[0] not in {MISSING!r}:
-            return super().find_spec(name, path, target)
-
-sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Finder
-from sphinx.cmd.build import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-class Built(NamedTuple):
-    folder: Path
-    code: int
-    said: str
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    for package in "furo", "sphinx_copybutton":
-        if find_spec(package) is None:
-            missing(NoExtra(package, "docs"))
-    folder = tmp_path_factory.mktemp("pages")
-    command = [sys.executable, "-c", BUILD, "-W", "--keep-going", "-q", "-b", "html"]
-    command += ["-d", str(folder / "trees"), str(DOCS), str(folder / "html")]
-    done = subprocess.run(command, cwd=folder, capture_output=True, timeout=PATIENCE - 20)
-    return Built(folder / "html", done.returncode, done.stderr.decode())
-
-
-@pytest.mark.timeout(PATIENCE)
-def test_sphinx_builds_with_the_extra_docs_alone_and_without_a_warning(built: Built) -> None:
-    assert built.code == 0, built.said
-    assert (built.folder / "index.html").exists()
-    page = (built.folder / "reference" / "embedded.html").read_text(encoding="utf-8")
-    assert "NsqCluster" in page and "NsqMessages" in page
-
-
-@pytest.mark.timeout(PATIENCE)
-def test_every_column_of_every_table_has_a_heading(built: Built) -> None:
-    """A heading that an older docutils reads otherwise than a newer one is whole in one cell, and
-    the cells beside it are empty; Sphinx says nothing of it."""
-    pages = sorted(built.folder.rglob("*.html"))
-    headings = {
-        (page.relative_to(built.folder), heading)
-        for page in pages
-        for heading in re.findall(r"<th\b[^>]*>(.*?)</th>", page.read_text(), re.DOTALL)
-    }
-    assert len(headings) > 100
-    assert [str(page) for page, text in headings if not re.sub("<[^>]+>", "", text).strip()] == []
-
-
-@pytest.mark.timeout(PATIENCE)
-def test_no_row_of_a_table_is_torn_in_two(built: Built) -> None:
-    """A second line in the first column of a simple table begins a row of its own."""
-    halves = []
-    for page in sorted(built.folder.rglob("*.html")):
-        for row in re.findall(r"<tr\b.*?</tr>", page.read_text(), re.DOTALL):
-            cells = [
-                re.sub("<[^>]+>", "", cell).strip()
-                for cell in re.findall(r"<td\b[^>]*>(.*?)</td>", row, re.DOTALL)
-            ]
-            if len(cells) == 2 and (cells[0].endswith(",") or not cells[1]):
-                halves.append((str(page.relative_to(built.folder)), *cells))
-    assert halves == []
-
-
-@pytest.mark.timeout(PATIENCE)
-def test_a_dash_in_a_table_is_no_list(built: Built) -> None:
-    """A cell that is a hyphen alone is a list with nothing in it: a point is shown."""
-    empty = re.compile(r"<td><ul[^>]*>\s*<li>\s*(<p>\s*</p>)?\s*</li>")
-    for page in sorted(built.folder.rglob("*.html")):
-        assert not empty.search(page.read_text(encoding="utf-8")), page.name
-
-
-@pytest.mark.timeout(PATIENCE)
-def test_the_pages_of_the_protocol_fit_a_phone(built: Built) -> None:
-    """Their tables and diagrams may scroll; the page itself does not."""
-    pages = sorted((built.folder / "protocol").glob("*.html"))
-    assert pages
-    width = "return document.documentElement.scrollWidth"
-    wide = {}
-    try:
-        with open_browser() as browser:
-            show_as(browser, 390, 844)
-            for page in pages:
-                browser.get(page.as_uri())
-                wide[page.name] = int(browser.execute_script(width))
-    except Unavailable as error:
-        missing(error)
-    assert {name: found for name, found in wide.items() if found > 390} == {}

@@ -153,7 +153,7 @@ def test_a_consumer_runs_is_probed_and_drains(name: str, nsqd: Nsqd, folder: Pat
 
 def answers(url: str) -> bool:
     try:
-        return requests.get(url, timeout=30).status_code == 200
+        return requests.get(url, timeout=60).status_code == 200
     except requests.ConnectionError:
         return False  # another one of the processes was the first to say where it is
 

@@ -91,7 +91,7 @@ class Here:
 
 def answers(port: int) -> bool:
     try:
-        return requests.get(f"http://127.0.0.1:{port}/ping", timeout=10).text == "OK"
+        return requests.get(f"http://127.0.0.1:{port}/ping", timeout=60).text == "OK"
     except requests.RequestException:
         return False
 
@@ -119,7 +119,7 @@ def test_the_servers_find_each_other_and_keep_their_messages(here: Here, kind: s
     nsqd, admin = f"127.0.0.1:{here.port(4150)}", f"http://127.0.0.1:{here.port(4171)}"
 
     def nodes() -> Any:
-        return requests.get(f"{admin}/api/nodes", timeout=10).json()["nodes"]
+        return requests.get(f"{admin}/api/nodes", timeout=60).json()["nodes"]
 
     eventually(lambda: [node["tcp_port"] for node in nodes()] == [here.port(4150)])
     with Writer(nsqd) as writer:
@@ -150,7 +150,7 @@ def test_the_health_checks(here: Here, name: str, tmp_path: Path) -> None:
         folder = tmp_path / "check"
         folder.mkdir(exist_ok=True)
         asked = Program([sys.executable, *words], folder)
-        return asked.process.wait(30)
+        return asked.process.wait(60)
 
     assert check() == 1
     server = here.start(COMMANDS["compose"][name], HTTP[name])

@@ -68,7 +68,7 @@ class Follower(Newcomer):
 
     def _site_has(self, path: str) -> bool:
         try:
-            page = requests.get(f"http://{self.here('8000')}{path}", timeout=10)
+            page = requests.get(f"http://{self.here('8000')}{path}", timeout=60)
         except requests.RequestException:
             return False
         return page.status_code == 200
@@ -160,7 +160,7 @@ def after_part(reader: Follower, part: str, shown: str) -> None:
 def looks_at_the_pages(reader: Follower) -> None:
     site = f"http://{reader.here('8000')}"
     with requests.Session() as browser:
-        login = browser.get(f"{site}/nsq/", timeout=10)
+        login = browser.get(f"{site}/nsq/", timeout=60)
         assert "/admin/login/" in login.url
         browser.post(
             login.url,
@@ -170,12 +170,12 @@ def looks_at_the_pages(reader: Follower) -> None:
                 "csrfmiddlewaretoken": browser.cookies["csrftoken"],
             },
             headers={"Referer": login.url},
-            timeout=10,
+            timeout=60,
         ).raise_for_status()
-        assert "orders" in browser.get(f"{site}/nsq/", timeout=10).text
-        channel = browser.get(f"{site}/nsq/api/topics/orders/warehouse", timeout=10).json()
+        assert "orders" in browser.get(f"{site}/nsq/", timeout=60).text
+        channel = browser.get(f"{site}/nsq/api/topics/orders/warehouse", timeout=60).json()
         assert (channel["depth"], channel["client_count"]) == (0, 1)
-        letters = browser.get(f"{site}/dead-letters/", timeout=10)
+        letters = browser.get(f"{site}/dead-letters/", timeout=60)
         assert letters.status_code == 200 and "oolong" not in letters.text
 
 

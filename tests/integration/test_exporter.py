@@ -46,7 +46,7 @@ def exporting(tmp_path: Path, *arguments: str) -> Iterator[str]:
 
 
 def scraped(page: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    answer = requests.get(page, timeout=30)
+    answer = requests.get(page, timeout=60)
     assert answer.status_code == 200
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
@@ -77,7 +77,7 @@ def test_every_count_of_a_cluster(site: Site, tmp_path: Path) -> None:
                 break
         taken[0].requeue(delay=0, backoff=False)
         with exporting(tmp_path, "--lookupd-http-address", host_of(lookupd)) as page:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while True:
                 found = scraped(page)
                 where = host_of(nsqd)
@@ -101,7 +101,7 @@ def test_every_count_of_a_cluster(site: Site, tmp_path: Path) -> None:
             assert found["nsq_channel_paused", other] == 1
             assert found["nsq_channel_depth", other] == 5
             assert found["nsq_channel_backend_depth", other] >= 1
-            livez = requests.get(page.replace("/metrics", "/livez"), timeout=10)
+            livez = requests.get(page.replace("/metrics", "/livez"), timeout=60)
             assert livez.text == "alive\n"
 
 
@@ -117,7 +117,7 @@ def test_one_server_that_is_down_hides_no_other(site: Site) -> None:
             for family in metrics.collect()
             for sample in family.samples
         }
-        assert time.monotonic() - started < 8
+        assert time.monotonic() - started < 30
         assert found["nsq_up", host_of(nsqd)] == 1
         assert found["nsq_up", "127.0.0.1:1"] == found["nsq_up", hanging] == 0
         assert found["nsq_lookupd_up", "127.0.0.1:1"] == 0

@@ -14,6 +14,7 @@ from gnsqsync import Message, NsqdHTTP, Observer
 from gnsqsync.errors import NSQError
 from tests.integration.conftest import Client, address, url
 from tests.support.servers import Server, Site
+from tests.support.waiting import LIMIT
 from tests.support.worlds import World
 
 # Two looks that are further apart than this may fall on both sides of a change. A slot is handed
@@ -64,7 +65,7 @@ class Watch:
             for ch in channels
         ]
 
-    def becomes(self, *rdy: int, timeout: float = 15.0) -> None:
+    def becomes(self, *rdy: int, timeout: float = LIMIT) -> None:
         """Wait until RDY is this, in any order of nsqds."""
         seen: list[int] = []
 
@@ -118,7 +119,7 @@ class Sampler:
     def looked(self, more: int = 10) -> None:
         """Wait for so many looks."""
         wanted = self.looks + more
-        self._world.eventually(lambda: self.looks >= wanted, 30)
+        self._world.eventually(lambda: self.looks >= wanted)
 
     def stop(self) -> int:
         self._ended = True
@@ -305,13 +306,13 @@ def test_a_handler_that_is_too_slow_does_not_fill_the_memory(
     client.writer(nsqd).publish_many(topic, [b"x"] * 20)
     over: list[bool] = []
     reader = client.consume(
-        topic, lambda m: world.eventually(lambda: over, 60), nsqd, max_in_flight=2, msg_timeout=1.0
+        topic, lambda m: world.eventually(lambda: over), nsqd, max_in_flight=2, msg_timeout=1.0
     )
-    world.eventually(lambda: reader.stats().in_flight == 4, 20)
+    world.eventually(lambda: reader.stats().in_flight == 4)
     world.sleep(4.0)
     assert reader.stats().in_flight == 4
     over.append(True)
-    world.eventually(lambda: reader.stats().finished >= 20 and not reader.stats().in_flight, 30)
+    world.eventually(lambda: reader.stats().finished >= 20 and not reader.stats().in_flight)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +348,7 @@ def test_strategies(
     )
     world.eventually(lambda: len(levels.noted) >= 6)
     handler.works = True
-    world.eventually(lambda: handler.handled == 20 and not reader.is_in_backoff, 30)
+    world.eventually(lambda: handler.handled == 20 and not reader.is_in_backoff)
     pauses = [seconds for level, seconds in levels.noted if level]
     assert all(low - 1e-6 <= pause <= high + 1e-6 for pause in pauses)
     if options.get("backoff_strategy") == "full_jitter":
@@ -383,7 +384,7 @@ def test_without_backoff_nothing_slows_down(
         return handler.failed >= 200
 
     look.becomes(10)
-    world.eventually(failed_often, 30)
+    world.eventually(failed_often)
     assert seen == {10}
     assert not reader.is_in_backoff
     assert not levels.noted

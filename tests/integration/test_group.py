@@ -50,7 +50,7 @@ def test_a_shared_limit_is_never_exceeded_at_nsqd(
             world.sleep(0.01)
         # The last one has all the work now, and gets what the others lend.
         writer.publish_many(topics[0], [b"y"] * 100)
-        world.eventually(lambda: len(done) == 400, 60)
+        world.eventually(lambda: len(done) == 400)
         assert sum(reader.stats().max_in_flight for reader in readers) <= LIMIT
     assert 1 < most <= LIMIT
 
@@ -104,8 +104,8 @@ def test_a_reader_that_cannot_start_leaves_none_running(
     readers[1].start(block=False)
     with pytest.raises(ClosedError, match="started once"):
         ReaderGroup(readers, runtime=world.runtime).start()
-    assert readers[0].join(15.0) is not None
-    assert readers[1].join(15.0) is not None
+    assert readers[0].join(60) is not None
+    assert readers[1].join(60) is not None
 
 
 @pytest.mark.parametrize("readers", [[], ["x"]])

@@ -61,9 +61,8 @@ ON_GEVENT = ["python", "patched.py"]
 
 
 @pytest.fixture
-def nsqd() -> Iterator[Nsqd]:
-    with Nsqd() as server:
-        yield server
+def nsqd(emptied_nsqd: Nsqd) -> Nsqd:
+    return emptied_nsqd
 
 
 @contextmanager

@@ -29,9 +29,8 @@ Run = Callable[..., int]
 
 
 @pytest.fixture
-def nsqd() -> Iterator[Nsqd]:
-    with Nsqd() as server:
-        yield server
+def nsqd(emptied_nsqd: Nsqd) -> Nsqd:
+    return emptied_nsqd
 
 
 @pytest.fixture

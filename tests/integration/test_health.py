@@ -16,6 +16,7 @@ from gnsqsync import NsqdHTTP
 from gnsqsync.cli import main
 from gnsqsync.embedded import Nsqd
 from gnsqsync.service.web_page import served, text_page
+from tests.support.forks import Forks
 from tests.support.programs import Program
 from tests.support.servers import unique
 
@@ -35,9 +36,8 @@ raise SystemExit(main())
 
 
 @pytest.fixture
-def nsqd() -> Iterator[Nsqd]:
-    with Nsqd() as server:
-        yield server
+def nsqd(emptied_nsqd: Nsqd) -> Nsqd:
+    return emptied_nsqd
 
 
 def tcp(nsqd: Nsqd) -> str:
@@ -53,9 +53,10 @@ def program(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
 
 
 @contextmanager
-def running(words: list[str], folder: Path) -> Iterator[tuple[Program, str]]:
+def running(words: list[str], folder: Path, forks: Forks) -> Iterator[tuple[Program, str]]:
     """A consumer and where its pages are."""
-    program = Program(words, folder)
+    # gevent patches before all imports, which a fork has done.
+    program = Program(words, folder, forks=None if "patched.py" in words else forks)
     try:
         found = program.wait_for(r"metrics at (http://\S+)/metrics")
         yield program, found[1]
@@ -64,7 +65,7 @@ def running(words: list[str], folder: Path) -> Iterator[tuple[Program, str]]:
 
 
 def get(url: str) -> tuple[int, str]:
-    answer = requests.get(url, timeout=30)
+    answer = requests.get(url, timeout=60)
     return answer.status_code, answer.text
 
 
@@ -80,11 +81,15 @@ def consume(program: list[str], topic: str, nsqd: Nsqd, *more: str) -> list[str]
 
 
 def test_a_consumer_from_its_start_to_its_drain(
-    program: list[str], nsqd: Nsqd, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    program: list[str],
+    nsqd: Nsqd,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    forks: Forks,
 ) -> None:
     topic = unique("health")
     words = consume(program, topic, nsqd, "--concurrency", "2")
-    with running(words, tmp_path) as (consumer, page):
+    with running(words, tmp_path, forks) as (consumer, page):
         consumer.eventually(lambda: get(f"{page}/readyz") == (200, "ready\n"))
         assert get(f"{page}/livez") == (200, "alive\n")
         assert "gnsqsync_connections{" in get(f"{page}/metrics")[1]
@@ -103,10 +108,10 @@ def test_a_consumer_from_its_start_to_its_drain(
 
 
 def test_an_nsqd_that_is_away_makes_it_not_ready_and_no_more(
-    program: list[str], nsqd: Nsqd, tmp_path: Path
+    program: list[str], nsqd: Nsqd, tmp_path: Path, forks: Forks
 ) -> None:
     topic = unique("health")
-    with running(consume(program, topic, nsqd), tmp_path) as (consumer, page):
+    with running(consume(program, topic, nsqd), tmp_path, forks) as (consumer, page):
         consumer.eventually(lambda: get(f"{page}/readyz")[0] == 200)
         nsqd.stop()
         away = (503, f"{topic}/c has no connection to an nsqd\n")
@@ -115,11 +120,15 @@ def test_an_nsqd_that_is_away_makes_it_not_ready_and_no_more(
 
 
 def test_a_handler_that_runs_longer_than_the_limit(
-    program: list[str], nsqd: Nsqd, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    program: list[str],
+    nsqd: Nsqd,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    forks: Forks,
 ) -> None:
     topic = unique("health")
     words = consume(program, topic, nsqd, "--handler-limit", "0.5")
-    with running(words, tmp_path) as (consumer, page):
+    with running(words, tmp_path, forks) as (consumer, page):
         with NsqdHTTP(nsqd.http_address) as client:
             client.pub(topic, b"60")
         consumer.eventually(lambda: get(f"{page}/livez")[0] == 503)
@@ -130,13 +139,13 @@ def test_a_handler_that_runs_longer_than_the_limit(
 
 
 def test_each_of_several_processes(
-    nsqd: Nsqd, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    nsqd: Nsqd, tmp_path: Path, capsys: pytest.CaptureFixture[str], forks: Forks
 ) -> None:
     (tmp_path / "jobs.py").write_text(HANDLERS)
     port = two_free_ports()
     words = consume(["gnsqsync"], unique("health"), nsqd, "--processes", "2")
     words[words.index("--metrics-address") + 1] = str(port)
-    with running(words, tmp_path) as (consumer, _):
+    with running(words, tmp_path, forks) as (consumer, _):
         address = ["--address", f"127.0.0.1:{port}", "--ready", "--processes"]
         consumer.eventually(lambda: main(["health", *address, "2"]) == 0)
         capsys.readouterr()
@@ -176,11 +185,11 @@ def test_paths_and_methods(url: str) -> None:
     assert get(f"{url}/bad") == (503, "one\ntwo\n")
     for path in ("/", "/healthz", "/good/", "/good/x"):
         assert get(url + path) == (404, "there is only /good, /bad\n")
-    head = requests.head(f"{url}/bad", timeout=30)
+    head = requests.head(f"{url}/bad", timeout=60)
     assert (head.status_code, head.headers["Content-Length"], head.content) == (503, "8", b"")
-    assert requests.head(f"{url}/x", timeout=30).status_code == 404
+    assert requests.head(f"{url}/x", timeout=60).status_code == 404
     for method in ("POST", "PUT", "DELETE", "OPTIONS"):
-        answer = requests.request(method, f"{url}/good", timeout=30)
+        answer = requests.request(method, f"{url}/good", timeout=60)
         assert (answer.status_code, answer.headers["Allow"]) == (405, "GET, HEAD")
 
 

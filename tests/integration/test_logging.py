@@ -54,7 +54,7 @@ def test_a_normal_start_and_stop_is_quiet(
         world.eventually(lambda: got.count(b"y") == 2)
     for reader in (by_lookup, direct):
         reader.stop()
-        result = reader.join(20)
+        result = reader.join(60)
         assert result is not None
         assert result.clean
     records = ours(caplog)
@@ -82,9 +82,9 @@ def test_lines_carry_their_fields(
         backoff_multiplier=0.05,
         on_giving_up="discard",
     )
-    world.eventually(lambda: reader.stats().gave_up == 1, 30)
+    world.eventually(lambda: reader.stats().gave_up == 1)
     reader.stop()
-    reader.join(20)
+    reader.join(60)
 
     def fields(start: str) -> dict[str, object]:
         found = next(r for r in ours(caplog) if r.getMessage().startswith(start))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,9 +32,8 @@ def leaks(message):
 
 
 @pytest.fixture
-def nsqd() -> Iterator[Nsqd]:
-    with Nsqd() as server:
-        yield server
+def nsqd(emptied_nsqd: Nsqd) -> Nsqd:
+    return emptied_nsqd
 
 
 class Consumer:

@@ -50,5 +50,5 @@ def test_a_slow_rate_is_no_reason_to_wait_at_the_stop(
     world.sleep(0.2)
     assert len(handled) == 1
     reader.stop()
-    result = reader.join(10)
+    result = reader.join(60)
     assert result is not None and result.clean

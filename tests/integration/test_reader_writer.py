@@ -51,7 +51,7 @@ def test_publish_many_is_split_and_keeps_its_order(
     # Two MPUBs and a bit at nsqd's own limit of 5 MiB.
     writer.publish_many(topic, bodies)
     client.consume(topic, lambda m: got.append(m.body), nsqd, max_in_flight=500)
-    world.eventually(lambda: len(got) == len(bodies), 60)
+    world.eventually(lambda: len(got) == len(bodies))
     assert sorted(got) == bodies
     assert writer.stats().published == len(bodies)
 
@@ -70,7 +70,7 @@ def test_many_publishers_share_a_writer(
         task.join(60)
     got: list[str] = []
     client.consume(topic, lambda m: got.append(m.body.decode()), nsqd, max_in_flight=100)
-    world.eventually(lambda: len(got) == 3200, 60)
+    world.eventually(lambda: len(got) == 3200)
     assert sorted(got) == sorted(f"{who}-{n}" for who in range(16) for n in range(200))
 
 
@@ -275,7 +275,7 @@ def test_handlers_run_side_by_side(client: Client, nsqd: Server, world: World, t
 
     def handler(message: Message) -> None:
         begun.append(message)
-        world.eventually(lambda: release, 60)
+        world.eventually(lambda: release)
 
     client.writer(nsqd).publish_many(topic, [b"x"] * 8)
     reader = client.consume(topic, handler, nsqd, concurrency=4, max_in_flight=8)
@@ -321,7 +321,7 @@ def test_heartbeats_are_answered_while_the_handler_is_busy(
 
     client.writer(nsqd).publish_many(topic, [b"a", b"b", b"c"])
     reader = client.consume(topic, handler, nsqd, heartbeat_interval=1, max_in_flight=3)
-    world.eventually(lambda: reader.stats().finished == 3, 30)
+    world.eventually(lambda: reader.stats().finished == 3)
     # The silence of two heartbeats would have ended the connection, and attempts would rise.
     assert reader.stats().connections[0].connected_seconds > 2.3
     assert started == [1, 1, 1]

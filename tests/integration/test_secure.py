@@ -41,7 +41,7 @@ def test_layers(client: Client, site: Site, world: World, topic: str, name: str)
     writer.publish_many(topic, bodies[10:])
     got: list[bytes] = []
     reader = client.consume(topic, lambda m: got.append(m.body), nsqd, max_in_flight=100, **options)
-    world.eventually(lambda: len(got) == len(bodies), 30)
+    world.eventually(lambda: len(got) == len(bodies))
     assert sorted(got) == sorted(bodies)
     world.eventually(lambda: reader.stats().finished == len(bodies))
 
@@ -64,7 +64,7 @@ def test_layers_with_many_threads_at_once(
 
     for task in [world.spawn(publish, who) for who in range(8)]:
         task.join(60)
-    world.eventually(lambda: len(got) == 800, 30)
+    world.eventually(lambda: len(got) == 800)
     assert len(set(got)) == 800
 
 

@@ -13,8 +13,8 @@ import pytest
 from gnsqsync import Message, NsqdHTTP, Reader, Writer
 from gnsqsync.errors import NotSent
 from tests.integration.conftest import Client, address, url
-from tests.support.servers import START_TIMEOUT, Server, Site
-from tests.support.waiting import eventually
+from tests.support.servers import Server, Site
+from tests.support.waiting import LIMIT, eventually
 from tests.support.worlds import World
 
 
@@ -37,7 +37,7 @@ class UnixServer(Server):
             with socket.socket(socket.AF_UNIX) as sock:
                 return not sock.connect_ex(str(self.http_path))
 
-        eventually(listens, START_TIMEOUT, describe=lambda: self.log)
+        eventually(listens, LIMIT, describe=lambda: self.log)
         return self
 
 
@@ -83,9 +83,9 @@ def test_a_unix_socket_that_comes_back(
     _, writer = round_trip(client, f"unix://{unix_nsqd.path}", topic, got)
     unix_nsqd.restart()
     world.eventually(lambda: not writer.is_connected)
-    writer.publish(topic, "again", timeout=30)
+    writer.publish(topic, "again", timeout=60)
     # The first one may come again: nsqd could end before it had read the FIN.
-    world.eventually(lambda: b"again" in [message.body for message in got], 30)
+    world.eventually(lambda: b"again" in [message.body for message in got])
 
 
 def test_a_clean_restart_on_a_unix_socket_puts_nothing_in_doubt(
@@ -97,7 +97,7 @@ def test_a_clean_restart_on_a_unix_socket_puts_nothing_in_doubt(
         for number in range(3):
             writer.publish(topic, f"{number}")
         unix_nsqd.restart()
-        writer.publish(topic, "behind", timeout=30)
+        writer.publish(topic, "behind", timeout=60)
     assert writer.stats().outcome_unknown == 0
 
 

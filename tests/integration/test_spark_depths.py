@@ -199,7 +199,7 @@ def test_an_nsqd_that_is_away_counts_as_unknown_and_comes_back(
     depths = watch(**direct(here, away))
     depths.start()
     away.kill()
-    seen = depths.look()
+    seen = depths.look(whole=True)
     assert seen == {source(here, topic): Backlog(0, 0, 0), source(away, topic): None}
     depths.look()
     assert caplog.text.count("cannot be asked") == 1
@@ -223,7 +223,7 @@ def test_a_silent_nsqd_keeps_no_look_from_the_others(site: Site, watch: Watch, t
         while not depths.silent():
             answers.append(depths.look())
             # Its own time-out is two seconds.
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 60
         assert all(seen[other] is None for seen in answers)
         # While one waits for it, the others are asked again and again.
         assert sum(seen[mine] == Backlog(3, 0, 0) for seen in answers) > 2
@@ -255,7 +255,7 @@ def test_a_query_starts_with_one_nsqd_of_two(site: Site, watch: Watch, topic: st
     away.kill()
     depths = watch(**options)
     depths.start()
-    assert depths.look()[source(here, topic)] == Backlog(0, 0, 0)
+    assert depths.look(whole=True)[source(here, topic)] == Backlog(0, 0, 0)
 
 
 def test_without_any_nsqd_the_start_says_what_to_set(site: Site, watch: Watch, topic: str) -> None:
@@ -333,4 +333,4 @@ def test_an_nsqlookupd_that_goes_takes_nothing_away(site: Site, watch: Watch, to
     lookupd.kill()
     site.sleep(0.3)
     # The other one lists nothing; who can say what the dead one would have listed?
-    assert depths.look()[source(nsqd, topic)] is not None
+    assert depths.look(whole=True)[source(nsqd, topic)] is not None

@@ -17,6 +17,7 @@ import pytest
 
 from gnsqsync import NsqdHTTP
 from tests.integration.conftest import address, url
+from tests.support.forks import Forks
 from tests.support.programs import Program
 from tests.support.servers import Server, unique
 
@@ -77,7 +78,8 @@ CONCURRENCY, MAX_IN_FLIGHT = 2, 30
 class Consumer:
     """One of the commands in a folder with its handler, beside a topic of its own."""
 
-    def __init__(self, name: str, folder: Path, nsqd: Server) -> None:
+    def __init__(self, name: str, folder: Path, nsqd: Server, forks: Forks) -> None:
+        self._forks = forks
         self.topic = unique("stop")
         self._nsqd = nsqd
         self._folder = folder
@@ -96,7 +98,8 @@ class Consumer:
             "TOPIC": self.topic,
             "SECONDS": str(seconds),
         }
-        program = Program([*self._words, *options, *words], self._folder, environment)
+        words = (*self._words, *options, *words)
+        program = Program(words, self._folder, environment, forks=self._forks)
         self._running.append(program)
         return program
 
@@ -126,8 +129,10 @@ class Consumer:
 
 
 @pytest.fixture(params=COMMANDS)
-def consumer(request: pytest.FixtureRequest, tmp_path: Path, nsqd: Server) -> Iterator[Consumer]:
-    consumer = Consumer(request.param, tmp_path, nsqd)
+def consumer(
+    request: pytest.FixtureRequest, tmp_path: Path, nsqd: Server, forks: Forks
+) -> Iterator[Consumer]:
+    consumer = Consumer(request.param, tmp_path, nsqd, forks)
     yield consumer
     consumer.close()
 

@@ -33,7 +33,7 @@ def test_stop_lets_handlers_finish_and_gives_back_what_was_not_begun(
 
     def handler(message: Message) -> None:
         begun.append(message)
-        world.eventually(lambda: release, 60)
+        world.eventually(lambda: release)
         finished.append(message)
 
     client.writer(nsqd).publish_many(topic, [b"%d" % n for n in range(6)])
@@ -64,7 +64,7 @@ def test_stop_from_inside_a_handler_and_twice(
     client.writer(nsqd).publish(topic, b"x")
     reader = client.reader(topic, handler, nsqd)
     reader.start(block=False)
-    result = reader.join(10)
+    result = reader.join(60)
     assert result is not None
     assert result.clean
     world.eventually(lambda: stats_of(nsqd, topic).in_flight_count == 0)
@@ -99,7 +99,7 @@ def test_a_handler_that_hangs_is_named_in_the_result(
     reader.stop(timeout=30)
     # A second stop can only shorten the time.
     reader.stop(timeout=0.2)
-    result = reader.join(10)
+    result = reader.join(60)
     assert result == StopResult(unanswered=1, workers_running=1)
     assert not result.clean
     # The connection is gone: an answer is too late, and says so.
@@ -125,7 +125,7 @@ def test_stop_waits_for_a_detached_message(
     world.sleep(0.2)
     assert kept[0].is_alive
     assert kept[0].finish()
-    assert reader.join(10) == StopResult(0, 0)
+    assert reader.join(60) == StopResult(0, 0)
     world.eventually(lambda: stats_of(nsqd, topic).in_flight_count == 0)
 
 
@@ -139,7 +139,7 @@ def test_stop_before_anything_is_connected(client: Client, world: World, topic: 
     reader.start(block=False)
     world.sleep(0.05)
     reader.stop()
-    assert reader.join(10) == StopResult(0, 0)
+    assert reader.join(60) == StopResult(0, 0)
 
 
 def test_a_handler_that_calls_sys_exit_has_failed(
@@ -236,7 +236,7 @@ def test_stop_does_not_wait_for_the_next_poll(
     world.eventually(lambda: [p.poll.unknown for p in run._discovery._places.values()] == [True])
     started = run.runtime.now()
     reader.stop()
-    assert reader.join(30) == StopResult(0, 0)
+    assert reader.join(60) == StopResult(0, 0)
     assert run.runtime.now() - started < 20
     world.eventually(lambda: not any(task.alive for task in run._discovery.tasks))
 
@@ -251,15 +251,15 @@ def test_what_a_stop_leaves_comes_back_after_its_timeout(
 
     def handler(message: Message) -> None:
         begun.append(message)
-        world.eventually(lambda: release, 60)
+        world.eventually(lambda: release)
 
     client.writer(nsqd).publish(topic, b"x")
     reader = client.consume(topic, handler, nsqd, msg_timeout=2)
     world.eventually(lambda: begun)
     reader.stop(0)
-    assert reader.join(10) == StopResult(unanswered=1, workers_running=1)
+    assert reader.join(60) == StopResult(unanswered=1, workers_running=1)
     client.consume(topic, again.append, nsqd)
-    world.eventually(lambda: again, 20)
+    world.eventually(lambda: again)
     assert (again[0].id, again[0].attempts) == (begun[0].id, 2)
     assert stats_of(nsqd, topic).timeout_count == 1
     release.append(True)

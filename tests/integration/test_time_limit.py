@@ -72,7 +72,6 @@ def test_limits_that_come_in_the_middle_of_publishes(
     out = client.consume(f"{topic}.out", lambda message: received.add(message.body), nsqd)
     world.eventually(
         lambda: len(handled) == count and not accepted - received,
-        60.0,
         describe=lambda: f"{len(handled)} handled, {len(accepted - received)} not received",
     )
     assert struck[0] > 20
@@ -81,7 +80,7 @@ def test_limits_that_come_in_the_middle_of_publishes(
     world.eventually(lambda: b"last" in received)
     for one in (reader, out):
         one.stop()
-        result = one.join(30)
+        result = one.join(60)
         assert result is not None
         assert result.clean
     writer.close()

@@ -58,9 +58,9 @@ def test_pages(site: Site, topic: str, tmp_path: Path) -> None:
     try:
         url = tool.start().wait_for(r"metrics at (http://\S+)/metrics")[1]
         wait_until_finished(nsqd, topic, OURS, 1)
-        assert requests.get(f"{url}/livez", timeout=10).status_code == 200
-        assert requests.get(f"{url}/readyz", timeout=10).status_code == 200
-        assert f'topic="{topic}"' in requests.get(f"{url}/metrics", timeout=10).text
+        assert requests.get(f"{url}/livez", timeout=60).status_code == 200
+        assert requests.get(f"{url}/readyz", timeout=60).status_code == 200
+        assert f'topic="{topic}"' in requests.get(f"{url}/metrics", timeout=60).text
         tool.stop()
     finally:
         tool.close()
@@ -87,7 +87,7 @@ def test_a_line_on_a_terminal(site: Site, topic: str, tmp_path: Path) -> None:
                 seen += some
         except OSError:  # the terminal's other end is closed
             pass
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()

@@ -114,7 +114,7 @@ def test_the_limit_holds_for_all_topics_at_nsqd(
             while len(consumers.got) < 200 * number - 50:
                 most = max(most, in_flight_at(http, topics))
                 world.sleep(0.01)
-        world.eventually(lambda: len(consumers.got) == 600, 60)
+        world.eventually(lambda: len(consumers.got) == 600)
         shares = [reader.stats().max_in_flight for reader in consumers.group.readers]
         assert sum(shares) <= LIMIT
     assert 1 < most <= LIMIT

@@ -191,7 +191,7 @@ def test_a_letter_that_nsqd_finds_too_long_goes_without_its_story(
     body = b"x" * (1024 - 100)
     client.writer(narrow, headers=True).publish(topic, body, headers={"id": "7", "key": "k"})
     reader = client.consume(topic, handler, narrow, headers=True, dead_letter_topic=dead)
-    world.eventually(lambda: reader.stats().gave_up == 1, 30)
+    world.eventually(lambda: reader.stats().gave_up == 1)
     letters: list[Message] = []
     client.consume(dead, letters.append, narrow, headers=True)
     world.eventually(lambda: letters)

@@ -358,7 +358,7 @@ class Blocking:
 
     def end(self) -> tuple[int, str]:
         """The exit status and the last line."""
-        out, err = self.process.communicate(timeout=20)
+        out, err = self.process.communicate(timeout=60)
         assert "Traceback" not in err, err
         return self.process.returncode, out.strip()
 

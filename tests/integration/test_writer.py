@@ -60,7 +60,7 @@ def test_one_that_nsqd_finds_too_big_does_not_take_its_neighbours_along(
         for n in range(rounds):
             too_big = who == 7 and n == rounds // 2
             try:
-                writer.publish(topic, b"x" * (1001 if too_big else 10), timeout=30)
+                writer.publish(topic, b"x" * (1001 if too_big else 10), timeout=60)
                 outcomes[who, n] = "OK"
             except Exception as error:
                 outcomes[who, n] = error
@@ -142,7 +142,7 @@ def test_no_acknowledged_message_is_missing_after_kills(
         task.join(60)
     got: set[str] = set()
     client.consume(topic, lambda m: got.add(m.body.decode()), first, second, max_in_flight=100)
-    world.eventually(lambda: got == set(bodies), 60)
+    world.eventually(lambda: got == set(bodies))
     assert writer.stats().published == 400
 
 
@@ -166,7 +166,7 @@ def test_a_stopped_process_is_an_unknown_outcome_within_the_deadline(
     finally:
         os.kill(nsqd.pid, signal.SIGCONT)
     # Its late OK is not taken for that of the next one.
-    writer.publish(topic, "z", timeout=30)
+    writer.publish(topic, "z", timeout=60)
     world.eventually(lambda: depth(nsqd, topic) == 3)
     assert writer.stats().published == 3
 

@@ -42,7 +42,7 @@ def at_once(outcomes: list[tuple[float, PublishError]]) -> None:
 
 def fails_at_once(writer: Writer, topic: str) -> PublishError:
     took, error = fails(writer, topic)
-    assert took < 5, error
+    assert took < 30, error
     assert isinstance(error, NotSent)
     assert str(error).startswith("no nsqd accepts this client: ")
     at_once([fails(writer, topic) for _ in range(7)])
@@ -102,7 +102,7 @@ def test_an_nsqd_that_requires_tls_says_so_at_once(client: Client, site: Site, t
     writer = client.writer(nsqd)
     for _ in range(3):
         took, error = fails(writer, topic)
-        assert took < 5
+        assert took < 30
         assert isinstance(error, Refused)
         assert "TLS required" in str(error)
 
@@ -134,8 +134,8 @@ def test_a_stopped_nsqd(client: Client, site: Site, world: World, topic: str) ->
         os.kill(nsqd.pid, signal.SIGCONT)
     began = time.monotonic()
     world.eventually(lambda: not writer.stats().outage_seconds)
-    assert time.monotonic() - began < 5
-    writer.publish(topic, b"x", timeout=30)
+    assert time.monotonic() - began < 30
+    writer.publish(topic, b"x", timeout=60)
     # The late answers of the four came, too.
     world.eventually(lambda: writer.stats().published == 6)
     world.eventually(lambda: len(writer.stats().connections) == 1)

@@ -48,7 +48,7 @@ class _Connection(http.client.HTTPConnection):
     """HTTP over a unix socket: no port to choose."""
 
     def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=30)
+        super().__init__("localhost", timeout=60)
         self._path = path
 
     def connect(self) -> None:

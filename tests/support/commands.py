@@ -17,8 +17,9 @@ import pytest
 
 from tests.support.forks import Fork, Forks
 from tests.support.texts import ROOT
+from tests.support.waiting import LIMIT
 
-__all__ = ["Commands", "commands"]
+__all__ = ["Commands", "commands", "forks"]
 
 IMPORTED = (
     "gnsqsync.cli.app",
@@ -29,7 +30,27 @@ IMPORTED = (
     "rich.live",
     "rich.prompt",
 )
-TIMEOUT = 60.0
+# Modules of commands that run handlers, beside those above. Each needs neither settings nor an
+# application.
+FRAMEWORKS = (
+    "django.core.management.commands.check",
+    "django.core.management.commands.migrate",
+    "django.core.management.commands.shell",
+    "django.db.backends.sqlite3.base",
+    "django.test.client",
+    "flask.cli",
+    "gnsqsync.contrib.sqlalchemy",
+    "gnsqsync.cli.consume",
+    "gnsqsync.cli.exporter",
+    "gnsqsync.cli.to_file",
+    "gnsqsync.django.consume_command",
+    "gnsqsync.django.management.commands.nsq_consume",
+    "gnsqsync.flask",
+    "gnsqsync.flask.relay",
+    "gnsqsync.service.relay_command",
+    "gnsqsync.service.web_page",
+    "sqlalchemy.dialects.sqlite",
+)
 
 
 class Running:
@@ -41,7 +62,7 @@ class Running:
 
     def end(self) -> subprocess.CompletedProcess[bytes]:
         """Wait for its end; return its exit status and what it has written."""
-        status = self.process.wait(TIMEOUT)
+        status = self.process.wait(LIMIT)
         out, err = ((self._folder / name).read_bytes() for name in ("out", "err"))
         return subprocess.CompletedProcess(self.process.args, status, out, err)
 
@@ -81,3 +102,11 @@ def commands() -> Iterator[Commands]:
     commands = Commands()
     yield commands
     commands.forks.close()
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """The process that forks for programs with handlers: ``Program(..., forks=forks)``."""
+    forks = Forks((*IMPORTED, *FRAMEWORKS))
+    yield forks
+    forks.close()

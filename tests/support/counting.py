@@ -29,6 +29,7 @@ from gnsqsync.runtime import (
     Task,
     TimedQueue,
 )
+from tests.support.waiting import LIMIT
 
 T = TypeVar("T")
 
@@ -118,7 +119,7 @@ class CountingRuntime(Runtime):
         broken = self.violations + held
         assert not broken, "broken rules:\n  " + "\n  ".join(broken)
 
-    def check_ended(self, timeout: float = 10.0) -> None:
+    def check_ended(self, timeout: float = LIMIT) -> None:
         """Call ``check()``, and check that each spawned task ends within ``timeout`` seconds.
 
         Call this at the end of a test, after everything was closed.

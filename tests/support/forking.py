@@ -15,6 +15,8 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.waiting import LIMIT
+
 
 def fork_without_hooks() -> int:
     """Call fork(2) as uWSGI does: Python does not know, so no hook of os.fork runs."""
@@ -69,7 +71,9 @@ class Nsqd:
         self._http = http
 
     def _stats(self, query: str = "") -> Any:
-        with urllib.request.urlopen(f"{self._http}/stats?format=json{query}", timeout=10) as answer:
+        with urllib.request.urlopen(
+            f"{self._http}/stats?format=json{query}", timeout=LIMIT
+        ) as answer:
             return json.load(answer)
 
     def publishers(self, client_id: str) -> dict[str, int]:

@@ -74,6 +74,9 @@ class Fork:
             except ProcessLookupError:
                 pass
 
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from tests.support.forks import Fork, Forks
 from tests.support.texts import ROOT
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 T = TypeVar("T")
 
@@ -28,7 +28,8 @@ class Program:
     the output, and of the program if ``cwd`` is not given. ``stdin``: its input. The program finds
     the package even if it is not installed. It leads a session of its own, so that ``os.killpg()``
     acts like Ctrl-C at a terminal, and no worker outlives ``kill()``. With ``forks``, the program
-    is a script of the folder, and a fork of a process that has imported what it needs.
+    is a fork of a process that has imported its modules: ``gnsqsync``, ``flask``, or a script or a
+    module of Python. Warnings are errors in a fork.
     """
 
     def __init__(
@@ -43,14 +44,12 @@ class Program:
     ) -> None:
         self.words = list(words)
         self._forks = forks
-        program, *arguments = words
+        program, *arguments = words if forks is None else _of_a_fork(words)
         # An absolute path stays unchanged.
         beside = Path(sys.executable).parent / program
-        if forks is not None:
-            assert program.endswith(".py"), "only a script of the folder can be a fork"
-        elif program == "python":
+        if program == "python":
             program = sys.executable
-        elif beside.exists():
+        elif forks is None and beside.exists():
             program = str(beside)
         number = len(list(folder.glob("output *")))
         self._path = folder / f"output {number}"
@@ -80,13 +79,15 @@ class Program:
     def output(self) -> str:
         return self._path.read_text(errors="replace")
 
-    def wait_for(self, pattern: str, timeout: float = 60.0) -> re.Match[str]:
+    def wait_for(self, pattern: str, timeout: float = LIMIT) -> re.Match[str]:
         """Wait until the output has a match. Return the match."""
         found = self.eventually(lambda: re.search(pattern, self.output), timeout)
         assert found is not None
         return found
 
-    def eventually(self, look: Callable[[], T], timeout: float = 60.0, *, pause: float = 0.02) -> T:
+    def eventually(
+        self, look: Callable[[], T], timeout: float = LIMIT, *, pause: float = 0.02
+    ) -> T:
         """Return the first true result of ``look`` while the program runs."""
 
         def look_while_it_runs() -> T:
@@ -109,7 +110,7 @@ class Program:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def end(self, code: int = 0, timeout: float = 60.0) -> str:
+    def end(self, code: int = 0, timeout: float = LIMIT) -> str:
         """Wait for the end with this exit code. Return the output."""
         try:
             assert self.process.wait(timeout) == code, self.output
@@ -124,6 +125,23 @@ class Program:
         except ProcessLookupError:
             pass
         self.process.wait()
+
+
+# Programs as modules of Python.
+_MODULES = {"gnsqsync": "gnsqsync.cli", "flask": "flask"}
+
+
+def _of_a_fork(words: Sequence[str]) -> list[str]:
+    """Return a script and its arguments, or "-m", a module and its arguments."""
+    program, *arguments = words
+    if module := _MODULES.get(program):
+        return ["-m", module, *arguments]
+    if program == "python":
+        if arguments[:2] == ["-W", "error"]:
+            del arguments[:2]
+        program, *arguments = arguments
+    assert program == "-m" or program.endswith(".py"), f"{words} cannot be a fork"
+    return [program, *arguments]
 
 
 # uWSGI looks for modules in the prefix of its build without this variable.

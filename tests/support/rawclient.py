@@ -19,12 +19,13 @@ from typing import Any, NamedTuple, Protocol
 
 import snappy
 
+from tests.support.waiting import LIMIT
+
 Address = tuple[str, int]
 
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 HEARTBEAT = b"_heartbeat_"
 SNAPPY_IDENTIFIER = bytes.fromhex("ff060000734e61507059")
-TIMEOUT = 10.0
 
 
 class Closed(Exception):
@@ -129,7 +130,7 @@ class _Stream:
     """A socket with layers. Reads have an exact size and a deadline."""
 
     def __init__(self, address: Address) -> None:
-        self.socket: socket.socket | ssl.SSLSocket = socket.create_connection(address, TIMEOUT)
+        self.socket: socket.socket | ssl.SSLSocket = socket.create_connection(address, LIMIT)
         self.layers: list[Layer] = []
         self.buffer = bytearray()
 
@@ -141,7 +142,7 @@ class _Stream:
 
     def send_raw(self, data: bytes) -> None:
         """Send bytes without compression, inside of TLS if there is TLS."""
-        self.socket.settimeout(TIMEOUT)
+        self.socket.settimeout(LIMIT)
         try:
             self.socket.sendall(data)
         except (ConnectionError, ssl.SSLError) as error:
@@ -170,7 +171,7 @@ class _Stream:
             data = layer.decode(data)
         return data
 
-    def closed(self, timeout: float = TIMEOUT) -> None:
+    def closed(self, timeout: float = LIMIT) -> None:
         """Assert that the connection ends with no further byte."""
         try:
             data = self.take(1, timeout)
@@ -208,7 +209,7 @@ class Client(_Stream):
             data += struct.pack(">i", len(body)) + body
         self.send(data)
 
-    def frame(self, timeout: float = TIMEOUT) -> Frame:
+    def frame(self, timeout: float = LIMIT) -> Frame:
         """Return the next frame, including heartbeats."""
         if self._early:
             return self._early.pop(0)
@@ -222,7 +223,7 @@ class Client(_Stream):
             self.buffer[:0] = head
             raise
 
-    def answer(self, timeout: float = TIMEOUT) -> Frame:
+    def answer(self, timeout: float = LIMIT) -> Frame:
         """Return the next frame that is not a heartbeat."""
         deadline = time.monotonic() + timeout
         while True:
@@ -244,14 +245,14 @@ class Client(_Stream):
         self.error(text)
         self.closed()
 
-    def message(self, timeout: float = TIMEOUT) -> Message:
+    def message(self, timeout: float = LIMIT) -> Message:
         """Return the next answer, which must be a message."""
         kind, data = self.answer(timeout)
         assert kind == MESSAGE, data
         timestamp, attempts, id = struct.unpack_from(">qH16s", data)
         return Message(timestamp, attempts, id, data[26:])
 
-    def messages(self, count: int, timeout: float = TIMEOUT) -> list[Message]:
+    def messages(self, count: int, timeout: float = LIMIT) -> list[Message]:
         return [self.message(timeout) for _ in range(count)]
 
     def drain(self, quiet: float = 0.5) -> list[Message]:
@@ -271,7 +272,7 @@ class Client(_Stream):
             return
         raise AssertionError(f"{frame} in place of silence")
 
-    def cut_off(self, timeout: float = TIMEOUT) -> None:
+    def cut_off(self, timeout: float = LIMIT) -> None:
         """Assert that the connection ends, after heartbeats only."""
         try:
             frame = self.answer(timeout)
@@ -297,7 +298,7 @@ class Client(_Stream):
     def start_tls(self, context: ssl.SSLContext) -> None:
         """Use TLS from here on, without reading nsqd's OK. The certificate is for 127.0.0.1."""
         assert not self.buffer, "nsqd spoke before the TLS handshake"
-        self.socket.settimeout(TIMEOUT)
+        self.socket.settimeout(LIMIT)
         self.socket = context.wrap_socket(self.socket, server_hostname="127.0.0.1")
 
     def start_layer(self, layer: Layer) -> None:
@@ -352,7 +353,7 @@ class LookupClient(_Stream):
         self.send(data)
         return self.answer()
 
-    def answer(self, timeout: float = TIMEOUT) -> bytes:
+    def answer(self, timeout: float = LIMIT) -> bytes:
         (size,) = struct.unpack(">i", self.take(4, timeout))
         return self.take(size, timeout)
 
@@ -406,9 +407,9 @@ def request(
     """Send an HTTP request on a connection of its own. `target` is sent unchanged."""
     connection: http.client.HTTPConnection
     if tls is not None:
-        connection = http.client.HTTPSConnection(*address, timeout=TIMEOUT, context=tls)
+        connection = http.client.HTTPSConnection(*address, timeout=LIMIT, context=tls)
     else:
-        connection = http.client.HTTPConnection(*address, timeout=TIMEOUT)
+        connection = http.client.HTTPConnection(*address, timeout=LIMIT)
     try:
         connection.request(method, target, body, headers=dict(headers or {}))
         response = connection.getresponse()

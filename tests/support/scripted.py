@@ -25,9 +25,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tests.support import ground
+from tests.support.waiting import LIMIT
 
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
-TIMEOUT = 10.0
 WITH_BODY = ("IDENTIFY", "AUTH", "PUB", "MPUB", "DPUB")
 WITH_OK = ("SUB", "PUB", "MPUB", "DPUB")
 
@@ -208,7 +208,7 @@ def automatic(
     return step
 
 
-def expect(name: str, *parameters: str, timeout: float = TIMEOUT) -> Step:
+def expect(name: str, *parameters: str, timeout: float = LIMIT) -> Step:
     """Read the next command except NOP. Check its name, and its parameters if given."""
 
     def step(connection: Connection) -> None:
@@ -366,7 +366,7 @@ class ScriptedNsqd:
         self._listener.close()
         self.drop_connections()
         for thread in self._threads:
-            thread.join(TIMEOUT)
+            thread.join(LIMIT)
             assert not thread.is_alive(), thread.name
 
     def sleep(self, seconds: float | None) -> None:
@@ -384,14 +384,14 @@ class ScriptedNsqd:
         """Return the commands of this name so far, of all connections."""
         return [command for command in list(self.commands) if command.name == name]
 
-    def wait_for(self, name: str, count: int = 1, timeout: float = TIMEOUT) -> Command:
+    def wait_for(self, name: str, count: int = 1, timeout: float = LIMIT) -> Command:
         """Wait for the command of this name with number `count` (from 1), and return it."""
         with self._changed:
             came = self._changed.wait_for(lambda: len(self.received(name)) >= count, timeout)
             assert came, f"{len(self.received(name))} of {count} {name}; {self.commands}"
             return self.received(name)[count - 1]
 
-    def wait_for_connections(self, count: int, timeout: float = TIMEOUT) -> None:
+    def wait_for_connections(self, count: int, timeout: float = LIMIT) -> None:
         with self._changed:
             came = self._changed.wait_for(lambda: len(self.connections) >= count, timeout)
             assert came, f"{len(self.connections)} of {count} connections"

@@ -6,6 +6,7 @@ kinds differ only in the first words of the command.
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import re
@@ -28,21 +29,36 @@ import trustme
 pytest.register_assert_rewrite("tests.support.rawclient")
 
 from tests.support import realnsq  # noqa: E402
+from tests.support.forks import Fork, Forks  # noqa: E402
 from tests.support.needs import missing  # noqa: E402
 from tests.support.ports import HeldPorts  # noqa: E402
 from tests.support.rawclient import Client, LookupClient  # noqa: E402
-from tests.support.waiting import Describe, eventually  # noqa: E402
+from tests.support.waiting import LIMIT, Describe, eventually  # noqa: E402
 
 Address = tuple[str, int]
 T = TypeVar("T")
 
 KINDS = ("embedded", "real")
-START_TIMEOUT = 30.0
-STOP_TIMEOUT = 15.0
 ROOT = Path(__file__).parents[2]
 
 _LISTENING = re.compile(r"^.* (TCP|HTTP|HTTPS): listening on (\S+):(\d+)$", re.MULTILINE)
 _names = itertools.count(1)
+
+# How an embedded nsqd or nsqlookupd starts, and the modules of both: half the time of a start goes
+# into their imports, and a run starts hundreds.
+_EMBEDDED = [sys.executable, "-m", "gnsqsync.embedded"]
+_IMPORTED = (
+    "gnsqsync.daemon.flags",
+    "gnsqsync.daemon.parent",
+    "gnsqsync.embedded.lookupd_server",
+    "gnsqsync.embedded.options",
+    "gnsqsync.embedded.server",
+    "gnsqsync.service.output",
+    "gnsqsync.service.signals",
+)
+_forks: list[Forks] = []
+# Guards ``_forks``: servers start in threads beside each other.
+_forking = threading.Lock()
 
 
 class Cancelled(Exception):
@@ -54,7 +70,7 @@ def unique(prefix: str = "t") -> str:
     return f"{prefix}_{next(_names)}"
 
 
-def _is_at_rest(process: subprocess.Popen[bytes]) -> bool:
+def _is_at_rest(process: subprocess.Popen[bytes] | Fork) -> bool:
     """Return True if all threads of the process sleep, or if it has ended.
 
     The servers of NSQ listen before they take signals into their own hands. A SIGTERM between the
@@ -66,6 +82,21 @@ def _is_at_rest(process: subprocess.Popen[bytes]) -> bool:
         with suppress(OSError):  # the thread has ended
             states.append(task.read_text().rpartition(")")[2].split()[0])
     return set(states) <= {"S"} or process.poll() is not None
+
+
+def _forks_of_servers() -> Forks:
+    """Return the process that forks for embedded servers. It lives as long as this process."""
+    with _forking:
+        if not _forks:
+            _forks.append(Forks(_IMPORTED))
+            atexit.register(_end_forks, os.getpid())
+        return _forks[0]
+
+
+def _end_forks(pid: int) -> None:
+    # A test may fork this process, and its child may end in order.
+    if os.getpid() == pid:
+        _forks.pop().close()
 
 
 class Server:
@@ -82,7 +113,7 @@ class Server:
         self.tcp_address: Address = ("127.0.0.1", 0)
         self.http_address: Address = ("127.0.0.1", 0)
         self.https_address: Address = ("127.0.0.1", 0)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Fork | None = None
         self._held = HeldPorts()
 
     def command(self) -> list[str]:
@@ -91,7 +122,7 @@ class Server:
         elif self.program == "nsqadmin":
             words = [sys.executable, "-m", "gnsqsync.admin"]
         else:
-            words = [sys.executable, "-m", "gnsqsync.embedded", self.program]
+            words = [*_EMBEDDED, self.program]
         if self.program == "nsqadmin":
             return [*words, f"-http-address=127.0.0.1:{self.http_address[1]}", *self.flags]
         words.append(f"-tcp-address=127.0.0.1:{self.tcp_address[1]}")
@@ -109,7 +140,7 @@ class Server:
             wanted.add("HTTPS")
         seen = self.log_path.stat().st_size if self.log_path.exists() else 0
         process = self._spawn()
-        deadline = time.monotonic() + START_TIMEOUT
+        deadline = time.monotonic() + LIMIT
         while True:
             text = self.log_path.read_bytes()[seen:].decode(errors="replace")
             found = {name: (host, int(port)) for name, host, port in _LISTENING.findall(text)}
@@ -121,7 +152,7 @@ class Server:
             # A file has no event to wait for, so the log is polled.
             time.sleep(0.01)
         if self.kind == "real":
-            eventually(lambda: _is_at_rest(process), START_TIMEOUT, pause=0.001)
+            eventually(lambda: _is_at_rest(process), LIMIT, pause=0.001)
         self.tcp_address = found.get("TCP", self.tcp_address)
         self.http_address = found["HTTP"]
         self.https_address = found.get("HTTPS", self.https_address)
@@ -130,14 +161,20 @@ class Server:
 
     def run_to_the_end(self) -> int:
         """Start a server that cannot run. Return the exit status."""
-        return self._spawn().wait(START_TIMEOUT)
+        return self._spawn().wait(LIMIT)
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
+    def _spawn(self) -> subprocess.Popen[bytes] | Fork:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        words = self.command()
         with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(
-                self.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment
-            )
+            if words[: len(_EMBEDDED)] == _EMBEDDED:
+                files = [Path(os.devnull), self.log_path, self.log_path]
+                forks = _forks_of_servers()
+                self.process = forks.start(words[1:], Path.cwd(), environment, files)
+            else:
+                self.process = subprocess.Popen(
+                    words, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment
+                )
         return self.process
 
     @property
@@ -159,7 +196,7 @@ class Server:
         assert self.process is not None
         self.process.terminate()
         try:
-            status = self.process.wait(STOP_TIMEOUT)
+            status = self.process.wait(LIMIT)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"{self.program} ignores SIGTERM:\n{self.log}") from None
@@ -190,7 +227,7 @@ class Server:
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(STOP_TIMEOUT)
+                self.process.wait(LIMIT)
             except subprocess.TimeoutExpired:
                 self.kill()
         self._held.release()
@@ -353,7 +390,7 @@ class Site:
             raise Cancelled
 
     def eventually(
-        self, look: Callable[[], T], timeout: float = 10.0, *, describe: Describe = None
+        self, look: Callable[[], T], timeout: float = LIMIT, *, describe: Describe = None
     ) -> T:
         """Call `waiting.eventually()`, unless the session ends."""
         return eventually(look, timeout, describe=describe, sleep=self.sleep)

@@ -98,7 +98,7 @@ class ManyNsqds:
 
     def _ask(self, path: str, **params: Any) -> bytes:
         url = f"http://{self.lookupd}{path}?{urllib.parse.urlencode(params)}"
-        with urllib.request.urlopen(url, timeout=30) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             data: bytes = answer.read()
             return data
 

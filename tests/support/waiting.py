@@ -10,6 +10,10 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+# Seconds after which a test gives up an event that has to come. A passing test does not wait for
+# this limit, so a machine with much else to do has room in it.
+LIMIT = 60.0
+
 # Upper bound of a value in the text of a failure, in characters.
 _LONGEST = 300
 
@@ -18,7 +22,7 @@ Describe = str | Callable[[], object] | None
 
 def eventually(
     look: Callable[[], T],
-    timeout: float = 60.0,
+    timeout: float = LIMIT,
     *,
     describe: Describe = None,
     pause: float = 0.02,

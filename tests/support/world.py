@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from tests.support.waiting import Describe, eventually
+from tests.support.waiting import LIMIT, Describe, eventually
 
 T = TypeVar("T")
 
@@ -23,8 +23,8 @@ class World:
 
     is_simulated = False
     # Seconds of ``eventually()``, and of the ``join()`` of a spawned task, without a time.
-    patience = 15.0
-    longest_join = 15.0
+    patience = LIMIT
+    longest_join = LIMIT
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -82,7 +82,7 @@ class World:
 
     def close(self) -> None:
         for task in self._tasks:
-            task.join(10.0)
+            task.join()
 
 
 class Spawned:

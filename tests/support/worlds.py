@@ -14,6 +14,7 @@ import pytest
 
 from gnsqsync import Reader, Writer
 from gnsqsync.errors import NSQError
+from tests.support.waiting import LIMIT
 from tests.support.world import World
 
 Thing = TypeVar("Thing", Reader, Writer)
@@ -48,7 +49,7 @@ class Clients:
             elif thing._run is not None:
                 thing.stop(self.grace)
                 try:
-                    assert thing.join(20.0) is not None, f"{thing} did not stop"
+                    assert thing.join(LIMIT) is not None, f"{thing} did not stop"
                 except NSQError:
                     pass  # The Reader ended by itself, and the test has seen its error.
 

@@ -22,7 +22,7 @@ from gnsqsync.embedded.process import ServerFailed
 from gnsqsync.errors import ConfigError
 from tests.support.waiting import eventually
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 
 # Behaves like a Go binary as far as process.py can see: the two log lines, and SIGTERM.
 FAKE_BINARY = """

@@ -102,7 +102,7 @@ def test_of_many_threads_one_wins(url: str, options: dict[str, Any]) -> None:
     def race(who: bytes) -> None:
         store = open_store(url, options)
         for name in range(10):
-            meeting.wait(30)
+            meeting.wait(60)
             if store.create(f"s/{name}", who):
                 wins.append((name, who))
 

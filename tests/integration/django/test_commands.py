@@ -303,7 +303,6 @@ def test_children_of_a_killed_parent_stop(project: Project) -> None:
     command.process.wait()
     eventually(
         lambda: not any(os.path.exists(f"/proc/{pid}/cmdline") for pid in pids),
-        15,
         describe=lambda: command.output,
     )
     assert "is gone; stopping" in command.output

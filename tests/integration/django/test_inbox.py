@@ -41,14 +41,14 @@ def test_twins_beside_each_other_and_a_kill(project: Project, gevent: bool) -> N
             for _ in range(2):
                 writer.publish(project.topic, str(number), headers={"key": f"order-{number}"})
             if number == KEYS // 2:
-                eventually(lambda: len(project.orders()) > 5, 60)
+                eventually(lambda: len(project.orders()) > 5)
                 killed.kill()
 
     def is_done() -> bool:
         found = project.channel("once")
         return not (found.depth or found.in_flight_count or found.deferred_count)
 
-    eventually(is_done, 60)
+    eventually(is_done)
     other.signal(signal.SIGTERM)
     other.end()
     stored = Counter(worker for _, worker in project.orders())

@@ -115,7 +115,7 @@ def test_a_link_that_there_is_not(counter: Application, browser: Chrome) -> None
 def test_a_click_while_the_consumer_is_killed(counter: Application) -> None:
     code = link_by_http(counter)
     path = counter.data / "links.sqlite3"
-    with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as database:
+    with closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as database:
         # The consumer has the message, and waits until it may write.
         database.execute("BEGIN IMMEDIATE")
         click(counter, code)

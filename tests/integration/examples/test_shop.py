@@ -33,7 +33,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
 
 
 def rows(shop: Application, sql: str, *values: str) -> list[Any]:
-    with closing(sqlite3.connect(shop.data / "shop.sqlite3", timeout=30)) as database:
+    with closing(sqlite3.connect(shop.data / "shop.sqlite3", timeout=60)) as database:
         return database.execute(sql, values).fetchall()
 
 
@@ -46,7 +46,7 @@ def held_up(shop: Application) -> Iterator[str]:
     path = shop.data / "shop.sqlite3"
     topic = shop.topic("orders")
     before = 0 if topic is None else topic.message_count
-    with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as database:
+    with closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as database:
         with frozen(shop, "nsq_relay"):
             number = order_by_http(shop)
             database.execute("BEGIN IMMEDIATE")

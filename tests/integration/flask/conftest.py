@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.forks import Forks
 from tests.support.programs import Program
 from tests.support.servers import Pool, Server
 
@@ -16,10 +17,10 @@ Flask = Callable[..., "FlaskCommand"]
 class FlaskCommand(Program):
     """A running ``flask``."""
 
-    def __init__(self, words: list[str], folder: Path, stdin: bytes, **environment: str) -> None:
-        super().__init__(
-            ["python", "-W", "error", "-m", "flask", *words], folder, environment, stdin=stdin
-        )
+    def __init__(
+        self, words: list[str], folder: Path, stdin: bytes, forks: Forks, **environment: str
+    ) -> None:
+        super().__init__(["flask", *words], folder, environment, stdin=stdin, forks=forks)
 
 
 @pytest.fixture
@@ -28,12 +29,12 @@ def nsqd(server_pool: Pool) -> Server:
 
 
 @pytest.fixture
-def flask(tmp_path: Path) -> Iterator[Flask]:
+def flask(tmp_path: Path, forks: Forks) -> Iterator[Flask]:
     """Start ``flask words`` in the test's folder; what still runs at the end is killed."""
     running: list[FlaskCommand] = []
 
     def start(*words: str, stdin: bytes = b"", **environment: str) -> FlaskCommand:
-        running.append(FlaskCommand(list(words), tmp_path, stdin, **environment))
+        running.append(FlaskCommand(list(words), tmp_path, stdin, forks, **environment))
         return running[-1]
 
     yield start

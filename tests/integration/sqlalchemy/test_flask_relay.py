@@ -20,6 +20,7 @@ from gnsqsync.contrib.sqlalchemy import Inbox, Outbox
 from gnsqsync.errors import ConfigError
 from gnsqsync.flask import NSQ
 from tests.integration.conftest import address
+from tests.support.forks import Forks
 from tests.support.programs import Program
 from tests.support.servers import Server, unique
 from tests.support.texts import ROOT
@@ -50,7 +51,8 @@ def create_app():
 class Shop:
     """A Flask application with an outbox, as processes; and its table as seen from here."""
 
-    def __init__(self, folder: Path, nsqd: Server) -> None:
+    def __init__(self, folder: Path, nsqd: Server, forks: Forks) -> None:
+        self._forks = forks
         (folder / "shop.py").write_text(SHOP)
         self._folder = folder
         self._environment = {"FLASK_APP": "shop", "FLASK_NSQ_NSQD_ADDRESSES": address(nsqd)}
@@ -62,9 +64,9 @@ class Shop:
         self._metadata.create_all(self._engine)
 
     def relay(self, *words: str, **environment: str) -> Program:
-        words = ("python", "-W", "error", "-m", "flask", "nsq", "relay", *words)
+        words = ("flask", "nsq", "relay", *words)
         given = {**self._environment, **environment}
-        self._running.append(Program(words, self._folder, given))
+        self._running.append(Program(words, self._folder, given, forks=self._forks))
         return self._running[-1]
 
     def publish(self, *bodies: str, topic: str = "") -> list[str]:
@@ -82,8 +84,8 @@ class Shop:
 
 
 @pytest.fixture
-def shop(tmp_path: Path, nsqd: Server) -> Iterator[Shop]:
-    shop = Shop(tmp_path, nsqd)
+def shop(tmp_path: Path, nsqd: Server, forks: Forks) -> Iterator[Shop]:
+    shop = Shop(tmp_path, nsqd, forks)
     yield shop
     shop.close()
 
@@ -92,11 +94,11 @@ def shop(tmp_path: Path, nsqd: Server) -> Iterator[Shop]:
 def test_it_publishes_what_is_due_and_ends(shop: Shop, client: Any, nsqd: Server) -> None:
     keys = shop.publish("a", "b")
     relay = shop.relay("--lag", "--json")
-    assert relay.process.wait(30) == 0
+    assert relay.process.wait(60) == 0
     found = json.loads(relay.output)
     assert (found["waiting"], found["failed"], found["scheduled"]) == (2, 0, 0)
     relay = shop.relay("--once")
-    assert relay.process.wait(30) == 0
+    assert relay.process.wait(60) == 0
     assert "publishing NSQ_OUTBOX\n2 published\n" in relay.output
     got: list[tuple[bytes, str]] = []
     client.consume(shop.topic, lambda m: got.append((m.body, m.headers["key"])), nsqd, headers=True)
@@ -111,12 +113,12 @@ def test_a_signal_ends_it_and_a_kill_loses_nothing(shop: Shop) -> None:
         shop.publish(*map(str, range(50)))
         first.eventually(lambda: shop.waiting == 0)
     first.process.send_signal(signal.SIGKILL)
-    first.process.wait(30)
+    first.process.wait(60)
     shop.publish("while it is away")
     second = shop.relay()
     second.eventually(lambda: shop.waiting == 0)
     second.process.send_signal(signal.SIGTERM)
-    assert second.process.wait(30) == 0
+    assert second.process.wait(60) == 0
     assert "1 published" in second.output and "Traceback" not in second.output
 
 
@@ -125,14 +127,14 @@ def test_what_is_left_is_an_exit_code(shop: Shop) -> None:
     shop.outbox.writer._max_msg_size = 2**21
     shop.publish("x" * (2**20 + 1))
     relay = shop.relay("--once", "--max-attempts", "1")
-    assert relay.process.wait(30) == 1
+    assert relay.process.wait(60) == 1
     assert "0 published\nError: 0 still wait, 1 have failed\n" in relay.output
     for words, says in (
         (("--interval", "0"), "interval is 0.0; it must be seconds, above 0"),
         (("--rate", "nan"), "rate is nan"),
     ):
         wrong = shop.relay(*words)
-        assert wrong.process.wait(30) == 1
+        assert wrong.process.wait(60) == 1
         assert says in wrong.output and "Traceback" not in wrong.output
 
 

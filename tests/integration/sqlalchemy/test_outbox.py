@@ -257,7 +257,7 @@ def test_the_database_is_away_for_a_while(shop: Shop) -> None:
     thread = threading.Thread(target=relay.run)
     thread.start()
     try:
-        eventually(lambda: len(shop.writer.messages) == 1, 20)
+        eventually(lambda: len(shop.writer.messages) == 1)
     finally:
         relay.stop()
         thread.join()
@@ -292,7 +292,7 @@ def test_twins_are_handled_once(shop: Shop, nsqd: Server) -> None:
         backoff=False,
         max_attempts=0,
     ) as reader:
-        eventually(lambda: reader.stats().finished == 120, 30)
+        eventually(lambda: reader.stats().finished == 120)
     with shop.engine.connect() as connection:
         found = Counter(connection.scalars(select(shop.effects.c.key)))
     assert found == Counter(str(number) for number in range(60))
@@ -406,7 +406,7 @@ def test_postgres_is_restarted_under_relay_and_consumer(postgres: Postgres, nsqd
                     return []
 
             assert len(kept) > 100
-            eventually(lambda: set(effects()) >= kept, 60)
+            eventually(lambda: set(effects()) >= kept)
             assert Counter(effects()) == dict.fromkeys(kept, 1)
             eventually(lambda: shop.outbox.lag().waiting == 0)
     finally:

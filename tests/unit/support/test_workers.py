@@ -28,6 +28,11 @@ def test_options_of_the_run_are_not_those_of_the_runs_in_it(
     assert "PYTEST_ADDOPTS" not in os.environ
 
 
+def test_each_long_file_is_there() -> None:
+    root = Path(__file__).parents[3]
+    assert [file for file in workers._LONG if not (root / file).exists()] == []
+
+
 def test_each_file_with_queries_shares_a_session() -> None:
     folder = Path(__file__).parents[2] / "spark"
     asks = re.compile(r"(?:^    |\()spark: SparkSession", re.MULTILINE)
