@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gnsqsync import envelope
+from gnsqsync.connection.answer_queue import AnswerQueue
 from gnsqsync.connection.in_flight import InFlight
 from gnsqsync.connection.read_turn import ReadTurn, TurnState
-from gnsqsync.connection.send_queue import SendQueue
 from gnsqsync.connection.stream import RECV_SIZE, Stream
 from gnsqsync.errors import ConnectionLost, NSQError, ProtocolError
 from gnsqsync.message import Message
@@ -37,11 +37,11 @@ class Receiving(Protocol):
     nsqd_address: str
     level: RdyLevel
     in_flight: InFlight
-    send_queue: SendQueue
+    send_queue: AnswerQueue
     delivers: bool
     # True while the worker may read: one worker, one nsqd, and the RDY share is 1.
     worker_may_read: bool
-    # These three are written by the thread that reads.
+    # The thread that reads writes the next three.
     received: int
     last_message_at: float
     unanswerable: int

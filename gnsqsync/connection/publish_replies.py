@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from gnsqsync.connection.send_queue import PublishSlot, SendQueue, end_each
+from gnsqsync.connection.publish_queue import PublishQueue
+from gnsqsync.connection.publish_slot import PublishSlot, end_each
 from gnsqsync.connection.stream import Stream
 from gnsqsync.errors import ConnectionLost, ProtocolError
 from gnsqsync.runtime import Runtime
@@ -22,14 +23,14 @@ _OK = b"OK"
 class PublishReplies:
     """Decoder of received bytes. It gives each OK to the oldest unanswered publish.
 
-    The turn to read (ReadTurn) guards all fields, and the left end of ``SendQueue.pending``. Only
-    ``end_futures`` belongs to the reading thread, because it runs the user's callbacks.
+    The turn to read (ReadTurn) guards all fields, and the left end of ``PublishQueue.pending``.
+    Only ``end_futures`` belongs to the reading thread, because it runs the user's callbacks.
     """
 
     def __init__(
         self,
         stream: Stream,
-        send_queue: SendQueue,
+        send_queue: PublishQueue,
         decoder: FrameDecoder,
         runtime: Runtime,
         *,

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from gnsqsync.connection.publish_queue import PublishQueue
 from gnsqsync.connection.publish_replies import PublishReplies
+from gnsqsync.connection.publish_slot import PublishSlot
 from gnsqsync.connection.read_turn import LOOK_SECONDS, ReadTurn
-from gnsqsync.connection.send_queue import PublishSlot, SendQueue
 from gnsqsync.connection.stream import Stream
 from gnsqsync.errors import ConnectionLost, NSQError
 from gnsqsync.runtime import Runtime
@@ -47,7 +48,7 @@ class Publishes:
     def __init__(
         self,
         stream: Stream,
-        send_queue: SendQueue,
+        send_queue: PublishQueue,
         decoder: FrameDecoder,
         runtime: Runtime,
         *,

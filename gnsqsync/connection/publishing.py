@@ -13,8 +13,9 @@ from typing import Protocol
 from gnsqsync.addresses import Address
 from gnsqsync.connection.link import Link
 from gnsqsync.connection.opening import Opening
+from gnsqsync.connection.publish_queue import PublishQueue
+from gnsqsync.connection.publish_slot import end_each
 from gnsqsync.connection.publishes import Publishes
-from gnsqsync.connection.send_queue import SendQueue, end_each
 from gnsqsync.connection.stream import Stream
 from gnsqsync.errors import ConnectionLost, ServerError
 from gnsqsync.options import ConnectionOptions
@@ -39,7 +40,8 @@ class PublishingConnection(Link):
         super().__init__(address, options, runtime, None)
         self._owner = owner
 
-    # Set by open(). Callers publish through it, and read the answers.
+    # Set by open(). Callers publish through ``publishes``, and read the answers.
+    send_queue: PublishQueue
     publishes: Publishes
 
     @property
@@ -51,12 +53,8 @@ class PublishingConnection(Link):
         return Opening(self.address, self._options, self._runtime, self._decoder)
 
     def _set_up(self, stream: Stream, opening: Opening) -> Publishes:
-        self.send_queue = SendQueue(
-            stream,
-            self._runtime,
-            level=None,
-            in_flight=lambda: 0,
-            stall_timeout=self._options.heartbeat_interval,
+        self.send_queue = PublishQueue(
+            stream, self._runtime, stall_timeout=self._options.heartbeat_interval
         )
         self.publishes = Publishes(
             stream,

@@ -12,11 +12,11 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from gnsqsync.addresses import Address
+from gnsqsync.connection.answer_queue import AnswerQueue
 from gnsqsync.connection.in_flight import InFlight
 from gnsqsync.connection.link import PASSING_WAIT, Link, State
 from gnsqsync.connection.messages import Messages
 from gnsqsync.connection.opening import Opening
-from gnsqsync.connection.send_queue import SendQueue
 from gnsqsync.connection.stream import Stream
 from gnsqsync.errors import ServerError, TouchFailed
 from gnsqsync.message import ANSWERED, BEGUN, DETACHED, DONE, TIMED_OUT, Fate, Message
@@ -119,7 +119,8 @@ class SubscribedConnection(Link):
         # answer. No lock: threads set and take single items only.
         self._answered_late: WeakValueDictionary[bytes, Message] = WeakValueDictionary()
 
-    # Set by open().
+    # Set by open(). Before it, no message can be answered.
+    send_queue: AnswerQueue
     messages: Messages
 
     # -- the steps of a Link -----------------------------------------------------------------------
@@ -138,7 +139,7 @@ class SubscribedConnection(Link):
         self.level.set_round_trip(opening.round_trip)
         self.sub_delay = opening.last_took - opening.round_trip
         self.last_message_at = self._runtime.now()
-        self.send_queue = SendQueue(
+        self.send_queue = AnswerQueue(
             stream,
             self._runtime,
             level=self.level,
@@ -188,7 +189,7 @@ class SubscribedConnection(Link):
         super()._take_no_more()
 
     def _close_queue(self, reason: Exception) -> None:
-        self.send_queue.close(reason)
+        self.send_queue.close_stream()
 
     def _tell_lost(self, reason: Exception) -> None:
         self.in_flight.clear()

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnsqsync.addresses import Address
+from gnsqsync.connection.publish_slot import PublishSlot
 from gnsqsync.connection.publishing import PublishingConnection
-from gnsqsync.connection.send_queue import PublishSlot
 from gnsqsync.errors import ClosedError, NotSent, PublishError, Refused, TooFewCopies
 from gnsqsync.runtime.troubles import duration, more, troubles
 from gnsqsync.stats import counted

@@ -16,8 +16,8 @@ from concurrent.futures import Future
 from functools import partial
 
 from gnsqsync.addresses import Address
+from gnsqsync.connection.publish_slot import PublishSlot, end_each
 from gnsqsync.connection.publishing import PublishingConnection
-from gnsqsync.connection.send_queue import PublishSlot, end_each
 from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.errors import (
     ClosedError,

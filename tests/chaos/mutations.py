@@ -15,15 +15,15 @@ __all__ = ["MUTATIONS", "apply"]
 
 def answer_to_the_wrong_publish() -> None:
     """nsqd's answer goes to the publish that was sent last, not to the one that waits longest."""
-    from gnsqsync.connection.send_queue import SendQueue
+    from gnsqsync.connection.publish_queue import PublishQueue
 
-    original = SendQueue.__init__
+    original = PublishQueue.__init__
 
-    def swapped(self: SendQueue, *args: Any, **kwargs: Any) -> None:
+    def swapped(self: PublishQueue, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         self.pending = _LastFirst()
 
-    SendQueue.__init__ = swapped  # type: ignore[method-assign]
+    PublishQueue.__init__ = swapped  # type: ignore[method-assign]
 
 
 class _LastFirst(deque[Any]):

@@ -12,7 +12,7 @@ import pytest
 
 from gnsqsync import Message, Observer, Reader, Writer
 from gnsqsync.connection.link import Link
-from gnsqsync.connection.send_queue import PublishSlot
+from gnsqsync.connection.publish_slot import PublishSlot
 from gnsqsync.errors import PublishError
 from gnsqsync.reader.running_reader import RunningReader
 from tests.component.conftest import Client, names

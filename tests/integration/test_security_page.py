@@ -7,7 +7,7 @@ import re
 import pytest
 
 from gnsqsync import ConnectionOptions
-from gnsqsync.connection import in_flight, send_queue
+from gnsqsync.connection import answer_queue, in_flight
 from gnsqsync.embedded import command_stream, connection, listeners
 from gnsqsync.embedded.options import NsqdOptions
 from gnsqsync.http import json_memory, limits, transport
@@ -34,7 +34,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert ConnectionOptions().max_frame_size == 16 * MEBI
     assert in_flight.MOST_BEYOND == 64 * MEBI
     assert in_flight.MESSAGE_COST == 500
-    assert send_queue._MOST_WAITING == 100_000
+    assert answer_queue._MOST_WAITING == 100_000
     assert transport.MAX_ANSWER == 32 * MEBI
     assert json_memory.MAX_MEMORY == 128 * MEBI
     assert handshake._MOST_JSON == 64 * 1024

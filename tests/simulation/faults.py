@@ -28,8 +28,8 @@ FAULTS: dict[str, DeliberateFault] = {
     "sends for others without end": _fault(
         "a publish on a slow link returns long after its timeout",
         "connection.send_queue",
-        'answers wait")\n            if now >= until:\n                return False\n',
-        'answers wait")\n            until = max(until, now + 1.0)\n',
+        "            if now >= until:\n                return False\n            self._stream",
+        "            until = max(until, now + 1.0)\n            self._stream",
     ),
     "sender taken for killed": _fault(
         "a publish is in doubt because another thread sent at the same time, twice",
@@ -46,7 +46,7 @@ FAULTS: dict[str, DeliberateFault] = {
     # -- publishing --------------------------------------------------------------------------------
     "EOF unread while the turn is lent": _fault(
         "T21: a publish goes into a connection that nsqd has ended, and is in doubt",
-        "connection.send_queue",
+        "connection.publish_queue",
         "        if self._peer_has_ended():\n",
         "        if False and self._peer_has_ended():\n",
     ),
@@ -58,22 +58,21 @@ FAULTS: dict[str, DeliberateFault] = {
     ),
     "loss taken for not sent": _fault(
         "a publish that nsqd has stored is NotSent",
-        "connection.send_queue",
+        "connection.publish_queue",
         "                yield slot, OutcomeUnknown(text)\n",
         "                yield slot, NotSent(text)\n",
     ),
     "late answer taken for not sent": _fault(
         "a publish whose time was over is NotSent, and stored",
-        "connection.send_queue",
+        "connection.publish_queue",
         "        except ValueError:\n            return False\n        return True\n",
         "        except ValueError:\n            return True\n        return True\n",
     ),
     "what was not sent stays pending": _fault(
         "a publish is in doubt though no byte of it has left",
-        "connection.send_queue",
-        "        self.broken = error\n"
-        "        if self._unsent is None:\n            self._put_back()\n",
-        "        self.broken = error\n",
+        "connection.publish_queue",
+        "                if isinstance(error, Exception):\n                    self._put_back()\n",
+        "",
     ),
     "a lock left out at the turn": _fault(
         "two publishers read from one connection",
@@ -89,7 +88,7 @@ FAULTS: dict[str, DeliberateFault] = {
     ),
     "a lock left out of the send": _fault(
         "two senders mix their bytes",
-        "connection.send_queue",
+        "connection.publish_queue",
         "            if self.slots or self.commands or not lock.acquire(False):\n",
         "            lock.acquire(False)\n            if self.slots or self.commands:\n",
     ),

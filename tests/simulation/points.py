@@ -20,10 +20,13 @@ __all__ = ["INTERRUPTED", "Change", "install", "use"]
 
 # In these a thread may be interrupted between any two statements.
 INTERRUPTED = (
+    "gnsqsync.connection.answer_queue",
     "gnsqsync.connection.in_flight",
     "gnsqsync.connection.link",
     "gnsqsync.connection.messages",
+    "gnsqsync.connection.publish_queue",
     "gnsqsync.connection.publish_replies",
+    "gnsqsync.connection.publish_slot",
     "gnsqsync.connection.publishes",
     "gnsqsync.connection.publishing",
     "gnsqsync.connection.read_turn",

@@ -22,7 +22,6 @@ LARGE_CLASSES = {
     "reader.reader.Reader": 661,
     "writer.writer.Writer": 549,
     "reader.subscription.Subscription": 483,
-    "connection.send_queue.SendQueue": 474,
     "writer.nsqd_pool.NsqdPool": 452,
     "reader.workers.Workers": 418,
     "policy.rdy.RdyAllocator": 407,
@@ -30,7 +29,6 @@ LARGE_CLASSES = {
 CLASSES_OF_MANY_METHODS = {
     "reader.subscription.Subscription": 43,
     "reader.reader.Reader": 36,
-    "connection.send_queue.SendQueue": 32,
     "writer.writer.Writer": 32,
     "embedded.disk.queue.DiskQueue": 30,
     "writer.nsqd_pool.NsqdPool": 30,

@@ -128,7 +128,7 @@ SEAM_EXCEPTIONS = {
     "gnsqsync.options": {"socket"},
     # publish_async() returns the standard library's Future, which makes itself.
     "gnsqsync.writer": {"concurrent"},
-    "gnsqsync.connection.send_queue": {"concurrent"},
+    "gnsqsync.connection.publish_slot": {"concurrent"},
     "gnsqsync.middleware": {"concurrent"},
     "gnsqsync.contrib": {"concurrent"},
     "gnsqsync.spark.publishing": {"concurrent"},

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from gnsqsync import Writer
+from gnsqsync.connection.publish_queue import _ASK_SECONDS
+from gnsqsync.connection.publish_slot import PublishSlot
 from gnsqsync.connection.read_turn import TurnState
-from gnsqsync.connection.send_queue import _ASK_SECONDS, PublishSlot
 from gnsqsync.errors import NotSent
 from tests.component.conftest import Client
 from tests.component.connection.test_publishes import publishes_of

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from gnsqsync import Writer
+from gnsqsync.connection.publish_slot import PublishSlot
 from gnsqsync.connection.publishes import Publishes
 from gnsqsync.connection.read_turn import TurnState
-from gnsqsync.connection.send_queue import PublishSlot
 from gnsqsync.errors import OutcomeUnknown, PublishError
 from gnsqsync.wire import commands
 from tests.component.conftest import Client

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from gnsqsync.connection.send_queue import PublishSlot, SendQueue
+from gnsqsync.connection.answer_queue import AnswerQueue
+from gnsqsync.connection.publish_queue import PublishQueue
+from gnsqsync.connection.publish_slot import PublishSlot
 from gnsqsync.errors import ConnectionLost, NotSent, OutcomeUnknown
 from gnsqsync.policy.latency import RdyLevel
 from gnsqsync.runtime import choose
@@ -79,12 +81,20 @@ class Kernel:
         return threading.Lock()
 
 
-def outbox_on(kernel: Kernel, level: RdyLevel | None = None, in_flight: int = 0) -> SendQueue:
-    return SendQueue(
+def publishes_on(kernel: Kernel) -> PublishQueue:
+    return PublishQueue(
+        kernel,  # type: ignore[arg-type]
+        kernel,  # type: ignore[arg-type]
+        stall_timeout=STALL,
+    )
+
+
+def answers_on(kernel: Kernel, level: RdyLevel) -> AnswerQueue:
+    return AnswerQueue(
         kernel,  # type: ignore[arg-type]
         kernel,  # type: ignore[arg-type]
         level=level,
-        in_flight=lambda: in_flight,
+        in_flight=lambda: 0,
         stall_timeout=STALL,
     )
 
@@ -102,7 +112,7 @@ def outcomes_of_a_cut(room: int, answered: int, *, together: bool, clear: bool =
     """Three publishes of which the kernel takes ``room`` bytes and nsqd answers ``answered``."""
     kernel = Kernel(room, breaks=True)
     kernel.is_clear = clear
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     slots = [slot(FIRST), slot(SECOND), slot(THIRD)]
     if together:
         send_queue.slots.extend(slots[:2])
@@ -157,7 +167,7 @@ class TakenAtALook(deque[PublishSlot]):
 
 def test_nothing_is_written_without_the_lock_when_another_sender_empties_the_queue() -> None:
     kernel = Kernel()
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     send_queue.slots = TakenAtALook([slot(FIRST)])
     with send_queue._lock:  # another sender is writing
         send_queue.send(slot(SECOND), kernel.time)
@@ -170,7 +180,7 @@ def test_nothing_is_written_without_the_lock_when_another_sender_empties_the_que
 def test_behind_the_end_nothing_is_written_and_nothing_in_doubt(clear: bool, breaks: bool) -> None:
     kernel = Kernel()
     kernel.is_clear = clear
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     early, late, later = slot(FIRST), slot(SECOND), slot(THIRD)
     assert send_queue.submit(early, 0.0)
     taken = kernel.taken
@@ -194,7 +204,7 @@ def test_behind_the_end_nothing_is_written_and_nothing_in_doubt(clear: bool, bre
 def test_the_kernel_is_asked_for_the_end_now_and_then_only() -> None:
     """It is a system call: what it said holds for 1 ms."""
     kernel = Kernel()
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     asked = []
     send_queue._peer_has_ended = lambda: bool(asked.append(kernel.time))
     for _ in range(10):
@@ -208,7 +218,7 @@ def test_the_kernel_is_asked_for_the_end_now_and_then_only() -> None:
 
 def test_the_rest_of_what_was_begun_is_not_written_behind_the_end() -> None:
     kernel = Kernel(len(FIRST) + 1)
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     whole, torn, late = slot(FIRST), slot(SECOND), slot(THIRD)
     send_queue.slots.extend([whole, torn, late])
     send_queue.flush()
@@ -227,7 +237,7 @@ def test_the_rest_of_what_was_begun_is_not_written_behind_the_end() -> None:
 def test_what_a_liar_answered_before_it_was_sent_is_answered() -> None:
     kernel = Kernel()
     kernel.has_eof = True
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     first, second = slot(FIRST), slot(SECOND)
 
     def lie() -> bool:
@@ -253,7 +263,7 @@ def test_who_is_killed_while_it_gives_a_batch_to_the_kernel_leaves_it_in_doubt()
 
     kernel = Kernel()
     kernel.on_send = kill
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     own, other = slot(FIRST), slot(SECOND)
     send_queue.slots.append(other)
     with pytest.raises(Killed):
@@ -264,7 +274,7 @@ def test_who_is_killed_while_it_gives_a_batch_to_the_kernel_leaves_it_in_doubt()
 
 def test_after_a_fatal_error_nothing_behind_it_was_read() -> None:
     kernel = Kernel()
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     slots = [slot(FIRST), slot(SECOND)]
     for each in slots:
         send_queue.submit(each, 1.0)
@@ -275,7 +285,7 @@ def test_after_a_fatal_error_nothing_behind_it_was_read() -> None:
 
 
 def test_a_publish_on_a_closed_connection() -> None:
-    send_queue = outbox_on(Kernel())
+    send_queue = publishes_on(Kernel())
     send_queue.close(ConnectionLost("gone"))
     late = slot(FIRST)
     assert not send_queue.submit(late, 1.0)
@@ -288,7 +298,7 @@ def test_a_publish_on_a_closed_connection() -> None:
 
 def test_who_finds_the_lock_taken_leaves_and_the_holder_looks_again() -> None:
     kernel = Kernel()
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     first, second = slot(FIRST), slot(SECOND)
     # As another thread would, in the middle of the first one's send.
     kernel.on_send = lambda: send_queue.submit(second, 1.0)
@@ -299,7 +309,7 @@ def test_who_finds_the_lock_taken_leaves_and_the_holder_looks_again() -> None:
 
 def test_a_rest_that_another_one_leaves_just_before_the_lock_goes_first() -> None:
     kernel = Kernel(room=4)
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     lock = send_queue._lock
 
     class Late:
@@ -320,7 +330,7 @@ def test_a_rest_that_another_one_leaves_just_before_the_lock_goes_first() -> Non
 
 def test_what_waits_shares_a_send() -> None:
     kernel = Kernel()
-    send_queue = outbox_on(kernel, RdyLevel(adaptive=False))
+    send_queue = answers_on(kernel, RdyLevel(adaptive=False))
     send_queue.commands += [b"NOP\n", b"TOUCH 0123456789abcdef\n"]
     send_queue.fins += [b"0123456789abcde0", b"0123456789abcde1"]
     assert send_queue.has_unsent
@@ -334,7 +344,7 @@ def test_what_waits_shares_a_send() -> None:
 
 def test_one_nop_waits_however_many_heartbeats_come() -> None:
     kernel = Kernel(room=2)
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     for _ in range(1000):
         send_queue.answer_heartbeat()
         send_queue.flush()
@@ -351,9 +361,9 @@ def test_who_takes_a_byte_now_and_then_is_given_up_when_too_many_answers_wait(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not silent, and takes no more than it is given: only the number shows it."""
-    monkeypatch.setattr("gnsqsync.connection.send_queue._MOST_WAITING", 1000)
+    monkeypatch.setattr("gnsqsync.connection.answer_queue._MOST_WAITING", 1000)
     kernel = Kernel(room=1)
-    send_queue = outbox_on(kernel, RdyLevel(adaptive=False))
+    send_queue = answers_on(kernel, RdyLevel(adaptive=False))
     queue = getattr(send_queue, kind)
     count = 0
     while send_queue.broken is None:
@@ -373,7 +383,7 @@ def test_who_takes_a_byte_now_and_then_is_given_up_when_too_many_answers_wait(
 def test_rdy_is_a_level_lowered_in_front_of_the_answers_and_raised_behind_them() -> None:
     kernel = Kernel()
     level = RdyLevel(adaptive=False)
-    send_queue = outbox_on(kernel, level)
+    send_queue = answers_on(kernel, level)
     level.share = 5
     send_queue.fins.append(b"0123456789abcde0")
     send_queue.flush()
@@ -395,7 +405,7 @@ def test_rdy_is_a_level_lowered_in_front_of_the_answers_and_raised_behind_them()
 
 def test_a_caller_waits_its_time_and_the_next_one_goes_on_where_it_stopped() -> None:
     kernel = Kernel(room=4)
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     first, second = slot(FIRST), slot(SECOND)
     send_queue.submit(first, 2.0)
     assert kernel.time == 102.0
@@ -414,7 +424,7 @@ def test_a_caller_waits_its_time_and_the_next_one_goes_on_where_it_stopped() -> 
 def test_while_the_kernel_is_full_a_publish_can_be_taken_back() -> None:
     """No byte of it has left, though its turn to be written had come."""
     kernel = Kernel(room=len(FIRST))
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     send_queue.submit(slot(FIRST + SECOND), 0.5)
     kernel.room = len(SECOND)
     assert send_queue.flush()
@@ -443,7 +453,7 @@ def test_of_a_batch_that_fills_the_kernel_what_was_not_begun_can_be_taken_back(
     room: int, taken_back: list[bool]
 ) -> None:
     kernel = Kernel(room)
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     slots = [slot(FIRST), slot(SECOND), slot(THIRD)]
     send_queue.slots.extend(slots)
     assert not send_queue.flush()
@@ -460,7 +470,7 @@ def test_of_a_batch_that_fills_the_kernel_what_was_not_begun_can_be_taken_back(
 def test_of_an_encoded_batch_nothing_is_taken_back() -> None:
     kernel = Kernel(1)
     kernel.is_clear = False
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     slots = [slot(FIRST), slot(SECOND)]
     send_queue.slots.extend(slots)
     assert not send_queue.flush()
@@ -469,7 +479,7 @@ def test_of_an_encoded_batch_nothing_is_taken_back() -> None:
 
 def test_while_the_kernel_is_full_a_sender_that_waits_is_no_dead_one() -> None:
     kernel = Kernel(room=4)
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     send_queue.submit(slot(FIRST), 0.5)
     kernel.room = len(FIRST) - 4
     assert send_queue.flush()
@@ -482,7 +492,7 @@ def test_while_the_kernel_is_full_a_sender_that_waits_is_no_dead_one() -> None:
 
 def test_a_stall_before_a_publish_is_a_stall() -> None:
     kernel = Kernel(room=4)
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     send_queue.submit(slot(FIRST), 0.5)
     kernel.room = len(FIRST) - 4
     assert send_queue.flush()
@@ -492,14 +502,14 @@ def test_a_stall_before_a_publish_is_a_stall() -> None:
 
 def test_a_deadline_that_is_over_does_not_wait() -> None:
     kernel = Kernel(room=0)
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     send_queue.submit(slot(FIRST), -1.0)
     assert kernel.time == 100.0
 
 
 def test_a_kernel_that_takes_nothing_for_the_stall_time_is_given_up() -> None:
     kernel = Kernel(room=4)
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     send_queue.submit(slot(FIRST), 1.0)
     # A byte now and then is slow but not dead.
     for _ in range(3):
@@ -519,7 +529,7 @@ def test_a_kernel_that_takes_nothing_for_the_stall_time_is_given_up() -> None:
 
 def test_a_caller_with_much_time_gives_a_stalled_connection_up_too() -> None:
     kernel = Kernel(room=4)
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     cut = slot(FIRST)
     send_queue.submit(cut, 1000.0)
     assert kernel.is_shut
@@ -534,7 +544,7 @@ def test_what_breaks_a_send_wakes_the_reading_thread_and_is_not_raised() -> None
 
     kernel = Kernel()
     kernel.on_send = fail
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     send_queue.commands.append(b"NOP\n")
     send_queue.flush()
     assert kernel.is_shut
@@ -544,7 +554,7 @@ def test_what_breaks_a_send_wakes_the_reading_thread_and_is_not_raised() -> None
 def test_a_peer_that_closed_may_have_said_why() -> None:
     """What it sent is still to be read, so the stream is not shut; it ends by itself."""
     kernel = Kernel(room=0, breaks=True)
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     send_queue.commands.append(b"NOP\n")
     send_queue.flush()
     assert isinstance(send_queue.broken, BrokenPipeError)
@@ -560,7 +570,7 @@ def test_a_killed_greenlet_leaves_no_torn_command_and_no_lock() -> None:
 
     kernel = Kernel(room=4)
     kernel.on_wait = kill
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     torn = slot(FIRST)
     with pytest.raises(Killed):
         send_queue.submit(torn, 1.0)
@@ -573,7 +583,7 @@ def test_a_killed_greenlet_leaves_no_torn_command_and_no_lock() -> None:
 def test_a_lock_to_write_that_nobody_gives_back() -> None:
     """As a signal handler leaves it that raises just when a sender has got it."""
     kernel = Kernel()
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     send_queue._lock.acquire()
     waiting = slot(FIRST)
     assert send_queue.submit(waiting, 0.0)
@@ -598,7 +608,7 @@ def test_a_lock_to_write_that_nobody_gives_back() -> None:
 
 def test_another_sender_is_not_taken_for_the_one_that_was_seen_before() -> None:
     kernel = Kernel()
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     send_queue.commands.append(b"NOP\n")
     with send_queue._lock:
         assert not send_queue.flush()
@@ -618,7 +628,7 @@ def test_another_sender_is_not_taken_for_the_one_that_was_seen_before() -> None:
 def test_a_sender_among_many_busy_threads_is_not_taken_for_a_dead_one() -> None:
     kernel = Kernel()
     kernel.wait_to_run = 30.0
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     send_queue.commands.append(b"NOP\n")
     with send_queue._lock:
         for _ in range(3):
@@ -640,7 +650,7 @@ class SlowKernel(Kernel):
 
 def test_who_writes_for_others_leaves_when_its_time_is_over() -> None:
     kernel = SlowKernel(room=0)
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     kernel.on_wait = lambda: send_queue.slots.append(slot(b"x"))
     send_queue.submit(slot(b"y"), 1.0)
     assert kernel.time == pytest.approx(101.0)
@@ -649,7 +659,7 @@ def test_who_writes_for_others_leaves_when_its_time_is_over() -> None:
 
 def test_a_sender_that_waits_for_room_is_not_taken_for_a_dead_one() -> None:
     kernel = Kernel(room=4)
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
 
     def look_meanwhile() -> None:
         send_queue.flush()
@@ -663,7 +673,7 @@ def test_a_sender_that_waits_for_room_is_not_taken_for_a_dead_one() -> None:
 def test_a_close_waits_for_a_sender_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnsqsync.policy.ownership.GRACE_SECONDS", 0.05)
     kernel = Kernel()
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     send_queue._lock.acquire()
     send_queue.close(ConnectionLost("gone"))
     assert kernel.is_closed
@@ -673,7 +683,7 @@ def test_a_future_that_was_cancelled_keeps_its_place_in_the_queue_of_answers() -
     from concurrent.futures import Future
 
     kernel = Kernel()
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     futures: list[Future[None]] = [Future(), Future(), Future()]
     for future, data in zip(futures, (FIRST, SECOND, THIRD), strict=True):
         send_queue.submit(PublishSlot(data, choose().latch(), future), 0.0)
@@ -689,7 +699,7 @@ def test_a_future_that_was_cancelled_keeps_its_place_in_the_queue_of_answers() -
 
 def test_many_threads_keep_their_order() -> None:
     kernel = Kernel()
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     published = [[slot(b"%d-%d\n" % (who, n)) for n in range(300)] for who in range(8)]
 
     def publish(slots: list[PublishSlot]) -> None:
@@ -715,7 +725,7 @@ def test_many_threads_keep_their_order() -> None:
 def test_who_waits_for_answers_is_woken_by_a_loss_that_is_under_way() -> None:
     """It found the connection open and a publish unanswered, when the close had begun."""
     kernel = Kernel()
-    send_queue = outbox_on(kernel)
+    send_queue = publishes_on(kernel)
     begun, waits = threading.Event(), threading.Event()
     latch = choose().latch()
     woken: list[bool] = []

@@ -16,9 +16,9 @@ import gevent.event
 import pytest
 
 from gnsqsync import Writer
+from gnsqsync.connection.publish_slot import PublishSlot
 from gnsqsync.connection.publishing import PublishingConnection
 from gnsqsync.connection.read_turn import TurnState
-from gnsqsync.connection.send_queue import PublishSlot
 from gnsqsync.errors import (
     BadBody,
     ClosedError,
