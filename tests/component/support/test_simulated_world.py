@@ -11,7 +11,8 @@ import pytest
 from gnsqsync import Reader, Writer
 from gnsqsync.errors import NotSent
 from tests.simulation.world import SimWorld, simulated
-from tests.support.ground import black_hole
+from tests.support.counting import CountingRuntime
+from tests.support.ground import black_hole, silent, unused
 from tests.support.scripted import ScriptedNsqd
 
 KINDS = ("threads", "gevent")
@@ -51,6 +52,42 @@ def test_a_seed_repeats_itself(kind: str) -> None:
 
 def test_another_seed_is_another_order_of_threads() -> None:
     assert len({str(history("threads", f"{n}")) for n in range(5)}) > 1
+
+
+def test_a_world_gives_the_same_addresses_whatever_ran_before_it() -> None:
+    found = []
+    for _ in range(2):
+        with simulated("threads", "ports"), ScriptedNsqd() as nsqd, unused() as nobody:
+            found.append((nsqd.address, nobody))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_silent_server_accepts_and_an_unused_address_refuses(kind: str) -> None:
+    with simulated(kind, "addresses") as world, silent() as deaf, unused() as nobody:
+        for (host, port), words in ((deaf, "within 3 s"), (nobody, "refused")):
+            writer = Writer(f"{host}:{port}", runtime=world.runtime, connect_timeout=3)
+            with pytest.raises(NotSent, match=words):
+                writer.publish("t", b"x", timeout=4)
+            writer.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_counting_runtime_has_the_virtual_clock(kind: str) -> None:
+    with simulated(kind, "clock") as world:
+        runtime = CountingRuntime(world.runtime)
+        world.sleep(1800)
+        assert runtime.now() == pytest.approx(world.now, abs=0.1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_tasks_of_the_package_run_in_the_world_by_their_names(kind: str) -> None:
+    with simulated(kind, "tasks") as world, ScriptedNsqd() as nsqd:
+        where = "{}:{}".format(*nsqd.address)
+        with Writer(where, runtime=world.runtime) as writer:
+            writer.publish("t", b"x")
+            assert world.running() == [f"nsq-read {where}"]
+        world.eventually(lambda: not world.running())
 
 
 @pytest.mark.parametrize("kind", KINDS)
