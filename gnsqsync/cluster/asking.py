@@ -26,10 +26,14 @@ AT_A_TIME = 16
 
 @dataclass(frozen=True, slots=True)
 class Outcomes(Generic[K, T]):
-    """Answers and failures by the key of the call, each in the order of the calls."""
+    """Answers and failures by the key of the call, each in the order of the calls.
+
+    ``late``: the failures of which the call had not returned in time.
+    """
 
     answers: dict[K, T]
     failures: dict[K, NSQError]
+    late: tuple[K, ...] = ()
 
 
 def ask_all(
@@ -82,6 +86,7 @@ class _Work(Generic[K, T]):
         return Outcomes(
             {key: answers[key] for key in self._calls if key in answers},
             {key: failures.get(key, late) for key in self._calls if key not in answers},
+            tuple(key for key in self._calls if key not in answers and key not in failures),
         )
 
     def _take_calls(self) -> None:
@@ -95,6 +100,7 @@ class _Work(Generic[K, T]):
             except NSQError as error:
                 self._failures[key] = error
             except BaseException as error:
+                self._waiting.clear()
                 self._raised.append(error)
                 self._over.set()
                 if ends_worker(error):

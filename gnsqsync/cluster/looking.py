@@ -122,7 +122,9 @@ class _Looking:
                 listed.setdefault(key, {}).setdefault(lookupd.address, node)
         bad: dict[str, NSQError] = {}
         clients: dict[str, NsqdHTTP] = {}
-        for address in (*self._fixed, *(self._http_of(one) for one in listed.values())):
+        for address in self._fixed:
+            clients[address] = self.servers.nsqd(address)
+        for address in [self._http_of(one) for one in listed.values()]:
             try:
                 clients[address] = self.servers.nsqd(address)
             except ConfigError as error:

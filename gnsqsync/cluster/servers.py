@@ -29,7 +29,7 @@ T = TypeVar("T")
 class Found:
     """The nsqds of a cluster, and the answers of its nsqlookupds, by address.
 
-    ``bad``: addresses that an nsqd has registered and that cannot be right.
+    ``bad``: addresses that cannot be right, which an nsqd may register.
     """
 
     nsqds: dict[str, NsqdHTTP]
@@ -64,7 +64,7 @@ class Servers:
         self._runtime = options.get("runtime")
         self._new_nsqd = partial(NsqdHTTP, timeout=timeout, **options)
         self._fixed = tuple(dict.fromkeys(nsqds))
-        self._nsqds = {address: self._new_nsqd(address) for address in self._fixed}
+        self._nsqds: dict[str, NsqdHTTP] = {}
         self.lookupds: dict[str, LookupdHTTP] = {
             address: LookupdHTTP(address, timeout=timeout, **options) for address in lookupds
         }
