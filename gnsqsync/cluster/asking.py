@@ -71,10 +71,12 @@ class _Work(Generic[K, T]):
 
     def run(self, tasks: int, seconds: float) -> Outcomes[K, T]:
         try:
-            for _ in range(tasks):
-                self._runtime.spawn("nsq-ask", self._take_calls)
-            if tasks:
-                self._over.wait(None if seconds == math.inf else max(0.0, seconds))
+            running = [self._runtime.spawn("nsq-ask", self._take_calls) for _ in range(tasks)]
+            limit = None if seconds == math.inf else max(0.0, seconds)
+            if tasks and self._over.wait(limit) and not self._raised:
+                # All calls have returned, so no task is left when this function returns.
+                for task in running:
+                    task.join()
         finally:
             # After the time, or an exception here, no task begins another call.
             self._waiting.clear()
