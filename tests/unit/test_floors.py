@@ -22,8 +22,8 @@ KNOWS = {
     "discovery": {"http", "policy", "runtime"},
     "cluster": {"connection", "http", "runtime", "wire"},
     "writer": {"connection", "discovery", "policy", "runtime", "wire"},
-    "reader": {"connection", "discovery", "http", "policy", "runtime", "wire", "writer"},
-    "dead_letters": {"discovery", "http", "reader", "runtime", "writer"},
+    "reader": {"cluster", "connection", "discovery", "http", "policy", "runtime", "wire", "writer"},
+    "dead_letters": {"cluster", "discovery", "http", "reader", "runtime", "writer"},
     "service": {"cluster", "dead_letters", "http", "policy", "reader", "runtime", "writer"},
     # A server in a process of its own: of the client it knows the bytes.
     "embedded": {"daemon", "wire"},
@@ -32,7 +32,7 @@ KNOWS = {
     "contrib": {"service"},
     "django": {"cluster", "dead_letters", "service"},
     "flask": {"cluster", "dead_letters", "service"},
-    "admin": {"daemon", "dead_letters", "http"},
+    "admin": {"cluster", "daemon", "dead_letters", "http"},
     "cli": {"cluster", "daemon", "dead_letters", "service", "spark"},
 }
 TOP = {
