@@ -28,7 +28,7 @@ KNOWS = {
     # A server in a process of its own: of the client it knows the bytes.
     "embedded": {"daemon", "wire"},
     # Programs see what users see, and what they share.
-    "spark": {"service"},
+    "spark": {"cluster", "service"},
     "contrib": {"service"},
     "django": {"cluster", "dead_letters", "service"},
     "flask": {"cluster", "dead_letters", "service"},
@@ -133,8 +133,7 @@ SEAM_EXCEPTIONS = {
     "gnsqsync.middleware": {"concurrent"},
     "gnsqsync.contrib": {"concurrent"},
     "gnsqsync.spark.publishing": {"concurrent"},
-    # In Spark's processes, where nobody has gevent: they wait for many servers and logs at a time.
-    "gnsqsync.spark.depths": {"concurrent", "queue"},
+    # In Spark's processes, where nobody has gevent: they wait for many logs at a time.
     "gnsqsync.spark.read_task": {"concurrent"},
     "gnsqsync.spark.source": {"concurrent"},
     "gnsqsync.spark.tally": {"threading"},

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from gnsqsync.cluster.asking import ask_all
-from gnsqsync.errors import ConnectionLost, NSQError, ProtocolError
+from gnsqsync.cluster.asking import Calls, ask_all
+from gnsqsync.errors import ConnectionLost, ProtocolError
 from gnsqsync.runtime import Runtime, choose
 from tests.support.world import World
 
@@ -92,15 +92,45 @@ def test_what_is_no_error_of_nsq_is_raised(runtime: Runtime) -> None:
         ask_all({"a": wrong, "b": lambda: 2}, runtime=runtime)
 
 
-def test_after_a_mistake_no_further_call_begins(runtime: Runtime) -> None:
+def test_a_late_outcome_is_taken_later(runtime: Runtime) -> None:
+    go = runtime.event()
+
+    def late() -> int:
+        assert go.wait(30)
+        return 1
+
+    calls = Calls[str, int](runtime, 2)
+    calls.begin("late", late)
+    calls.begin("quick", lambda: 2)
+    key, outcome = calls.take(30.0)
+    assert (key, outcome.result()) == ("quick", 2)
+    with pytest.raises(TimeoutError):
+        calls.take(0)
+    with pytest.raises(TimeoutError):
+        calls.take(0.01)
+    go.set()
+    key, outcome = calls.take(30.0)
+    assert (key, outcome.result()) == ("late", 1)
+    # All tasks may have ended by now: a further call gets another one.
+    calls.join()
+    calls.begin("again", lambda: 3)
+    assert calls.take(30.0)[0] == "again"
+
+
+def test_dropped_calls_do_not_begin(runtime: Runtime) -> None:
+    go, first_has_begun = runtime.event(), runtime.event()
     begun: list[int] = []
 
-    def call(number: int) -> int:
+    def call(number: int) -> bool:
         begun.append(number)
-        if number == 0:
-            raise KeyError(number)
-        raise NSQError(str(number))
+        first_has_begun.set()
+        return go.wait(30)
 
-    with pytest.raises(KeyError):
-        ask_all({n: partial(call, n) for n in range(5)}, runtime=runtime, at_a_time=1)
+    calls = Calls[int, bool](runtime, 1)
+    for number in range(3):
+        calls.begin(number, partial(call, number))
+    assert first_has_begun.wait(30)
+    calls.drop()
+    go.set()
+    calls.join()
     assert begun == [0]
