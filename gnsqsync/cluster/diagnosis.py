@@ -16,6 +16,7 @@ from gnsqsync.cluster.findings import Finding, Level
 from gnsqsync.cluster.looking import Question, look
 from gnsqsync.cluster.sight import Snapshot
 from gnsqsync.cluster.topic_views import topic_views
+from gnsqsync.cluster.words import printable
 from gnsqsync.stats import counted
 
 __all__ = ["Diagnosis", "examine", "judge"]
@@ -52,8 +53,8 @@ class Diagnosis:
         """Yield each finding in two lines, then a line with the verdict and what was looked at."""
         for each in self.found[:_MOST_SHOWN]:
             text = each.wrong if each.where in each.wrong else f"{each.where}: {each.wrong}"
-            yield f"{each.level.name.lower():8}{text}"
-            yield f"{'':8}-> {each.right}"
+            yield f"{each.level.name.lower():8}{printable(text)}"
+            yield f"{'':8}-> {printable(each.right)}"
         if len(self.found) > _MOST_SHOWN:
             yield f"and {counted(len(self.found) - _MOST_SHOWN, 'more finding')}; --json shows all"
         yield self._verdict()

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from gnsqsync.cluster.findings import Finding, Level
 from gnsqsync.cluster.sight import Snapshot
 from gnsqsync.cluster.topic_views import ChannelView, TopicView, topic_views
-from gnsqsync.cluster.words import some_of, verb, waiting
+from gnsqsync.cluster.words import short, some_of, verb, waiting
 from gnsqsync.stats import counted
 
 __all__ = ["RULES", "names_dead_letters"]
@@ -19,6 +19,8 @@ _LETTERS = re.compile(r".+[-._](?:dead|dead[-._]?letters?|dlq)(?:#ephemeral)?", 
 # Share of messages that timed out, or requeues per message, from which on it is a trouble.
 _MANY_TIMEOUTS = 0.1
 _MANY_REQUEUES = 1.0
+# Upper bound of programs that a finding names.
+_PROGRAMS = 5
 # Requeues between the looks, from which on messages go round.
 _LOOP = 3
 # nsqd's default of --mem-queue-size, for an nsqd that does not tell its own.
@@ -328,7 +330,8 @@ def _programs(channel: ChannelView) -> Iterator[Finding]:
         programs[client.user_agent.partition("/")[0] or "?"].add(client.hostname)
     if len(programs) > 1:
         told = "; ".join(
-            f"{name} on {some_of(sorted(hosts))}" for name, hosts in sorted(programs.items())
+            f"{short(name)} on {some_of(sorted(hosts))}"
+            for name, hosts in sorted(programs.items())[:_PROGRAMS]
         )
         yield Finding(
             "programs",
@@ -338,6 +341,22 @@ def _programs(channel: ChannelView) -> Iterator[Finding]:
             f" {told}.",
             "Give each purpose a channel of its own, unless they do the same work.",
         )
+
+
+def _rdy_limit(channel: ChannelView) -> Iterator[Finding]:
+    """Find consumers with the highest RDY that nsqd allows, while messages wait."""
+    for part in channel.parts:
+        limit = part.nsqd.limits.get("max_rdy_count", 0)
+        if limit and part.now.depth and any(c.ready_count >= limit for c in part.now.clients):
+            yield Finding(
+                "rdy_limit",
+                Level.HINT,
+                channel.where,
+                f"Consumers have the highest RDY that nsqd {part.nsqd.name} allows, {limit:,}, and"
+                f" {waiting(part.now.depth)}.",
+                "Raise --max-rdy-count of nsqd if handlers have time for more messages at once.",
+                part.now.depth,
+            )
 
 
 def _sampled(channel: ChannelView) -> Iterator[Finding]:
@@ -428,6 +447,7 @@ def _of_channels(seen: Snapshot) -> Iterator[Finding]:
             yield from _reconnects(channel)
             yield from _deferred(channel)
             yield from _programs(channel)
+            yield from _rdy_limit(channel)
             yield from _sampled(channel)
 
 

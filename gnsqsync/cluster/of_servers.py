@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from gnsqsync.cluster.findings import Finding, Level
 from gnsqsync.cluster.sight import LIMITS, Nsqd, Snapshot
-from gnsqsync.cluster.words import some_of, waiting
+from gnsqsync.cluster.words import short, some_of, waiting
 from gnsqsync.stats import counted
 
 __all__ = ["RULES"]
@@ -123,8 +123,9 @@ def _http_address(nsqd: Nsqd) -> Iterator[Finding]:
             Level.WARNING,
             nsqd.name,
             f"The HTTP API of nsqd {nsqd.name} does not answer at {http.address}: {http.why}",
-            "Open the HTTP port for this machine, and give the TLS options that it wants; otherwise"
-            " nsqadmin, stat and this command see nothing of that nsqd.",
+            "Open the HTTP port for this machine, name its address (the port after the TCP port is"
+            " only a guess), and give the TLS options that it wants; otherwise this command sees"
+            " nothing of that nsqd.",
         )
 
 
@@ -258,7 +259,7 @@ def _health(seen: Snapshot) -> Iterator[Finding]:
                 "unhealthy",
                 Level.ERROR,
                 nsqd.name,
-                f"nsqd {nsqd.name} is not healthy: {nsqd.health}",
+                f"nsqd {nsqd.name} is not healthy: {short(nsqd.health)}",
                 "See that its --data-path has free space and may be written; its publishers get"
                 " errors until then.",
                 nsqd.waiting,

@@ -187,6 +187,18 @@ OF_CHANNELS: list[tuple[str, Snapshot, Level, str]] = [
         "gnsqsync on w1; pynsq on w1",
     ),
     (
+        "rdy_limit",
+        cluster(
+            nsqd(
+                topic(channel(consumer(50), depth=2)),
+                before=[topic(channel(consumer(50)))],
+                limits={"max_rdy_count": 50},
+            )
+        ),
+        Level.HINT,
+        "the highest RDY that nsqd n1:4150 allows, 50, and 2 messages wait.",
+    ),
+    (
         "sampled",
         cluster(nsqd(topic(channel(consumer(sample_rate=10))))),
         Level.HINT,
@@ -523,3 +535,12 @@ def test_a_full_ephemeral_channel_comes_first() -> None:
     found = judge(moving(full, full))
     assert [each.kind for each in found] == ["drops", "no_answers"]
     assert "full at n1:4150, and nsqd throws further messages away" in found[0].wrong
+
+
+def test_texts_of_others_steer_no_terminal_and_have_bounds() -> None:
+    odd = "\x1b[2J" + "x" * 5000
+    clients = [consumer(user_agent=f"{number}{odd}", hostname=odd) for number in range(30)]
+    seen = cluster(nsqd(topic(channel(*clients)), health=f"NOK - {odd}"))
+    lines = list(Diagnosis(seen, judge(seen)).lines())
+    assert len(lines) == 5
+    assert all(line.isprintable() and len(line) < 3000 for line in lines)
