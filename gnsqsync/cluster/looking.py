@@ -38,6 +38,10 @@ __all__ = ["LOOK_SECONDS", "LOOK_TIMEOUT", "Question", "look", "next_port"]
 # Seconds between the two looks, and seconds for which a server may be silent.
 LOOK_SECONDS = 2.0
 LOOK_TIMEOUT = 5.0
+# Upper bound of servers that are asked at a time.
+_SIDE_BY_SIDE = 64
+# Timeouts that the answers of all servers to one stage of a look may take.
+_PATIENCE = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +113,14 @@ class _Looking:
         if question.runtime is not None:
             keywords["runtime"] = runtime
         self.servers = Servers(
-            self._fixed, question.lookupd_http, timeout=question.timeout, **keywords
+            self._fixed,
+            question.lookupd_http,
+            at_a_time=_SIDE_BY_SIDE,
+            timeout=question.timeout,
+            **keywords,
         )
+        # Seconds for each stage of the look.
+        self._limit = _PATIENCE * question.timeout
 
     def run(self) -> Snapshot:
         question = self._question
@@ -130,13 +140,14 @@ class _Looking:
             except ConfigError as error:
                 # An nsqd registered what is no address.
                 bad[address] = error
-        facts = self.servers.ask(clients, self._facts)
+        facts = self.servers.ask(clients, self._facts, self._limit)
         began = self._runtime.now()
         facts.failures.update(bad)
         nsqds = self._nsqds(listed, facts)
         trials = ask_all(
             {name: partial(self._try, address) for name, (_, address) in nsqds.items() if address},
             runtime=self._runtime,
+            at_a_time=_SIDE_BY_SIDE,
         )
         rest = began + question.seconds - self._runtime.now()
         if rest > 0 and facts.answers:
@@ -145,7 +156,7 @@ class _Looking:
         answering = {one.asked: clients[one.asked] for one, _ in nsqds.values() if not one.error}
         answering.pop("", None)
         seconds = self._runtime.now() - began
-        seen = self.servers.ask(answering, partial(_stats, question.topic))
+        seen = self.servers.ask(answering, partial(_stats, question.topic), self._limit)
         whole = []
         for name, (one, _) in nsqds.items():
             trial, agreed = trials.answers.get(name, (None, None))
@@ -164,9 +175,11 @@ class _Looking:
         return Snapshot(tuple(whole), lookupds, seconds, question.topic, question.channel)
 
     def _lookupds(self) -> tuple[Lookupd, ...]:
-        nodes = self.servers.ask(self.servers.lookupds, LookupdHTTP.nodes)
+        nodes = self.servers.ask(self.servers.lookupds, LookupdHTTP.nodes, self._limit)
         clients = {address: self.servers.lookupds[address] for address in nodes.answers}
-        facts = self.servers.ask(clients, lambda client: (client.info().version, _ahead(client)))
+        facts = self.servers.ask(
+            clients, lambda client: (client.info().version, _ahead(client)), self._limit
+        )
         found = []
         for address, client in self.servers.lookupds.items():
             version, ahead = facts.answers.get(address, ("", None))
