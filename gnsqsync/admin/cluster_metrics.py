@@ -8,16 +8,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import partial
-from typing import Any, TypeVar, Unpack
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Unpack
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from gnsqsync.cluster.asking import Outcomes
+from gnsqsync.cluster.servers import Servers
 from gnsqsync.daemon.secrets import shown
-from gnsqsync.errors import ConfigError, NSQError
-from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP
+from gnsqsync.http.clients import NsqdHTTP
 from gnsqsync.http.nsqd_types import Stats
 from gnsqsync.http.transport import HTTPKeywords
 from gnsqsync.runtime.troubles import AWAY, more, troubles
@@ -25,8 +24,6 @@ from gnsqsync.runtime.troubles import AWAY, more, troubles
 __all__ = ["ClusterMetrics"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.exporter")
-
-T = TypeVar("T")
 
 _SIDE_BY_SIDE = 32
 # Seconds for which the answers serve further scrapes.
@@ -57,7 +54,7 @@ _CHANNELS = (
 
 
 class ClusterMetrics:
-    """A collector: ``registry.register(ClusterMetrics(...))``. The first scrape starts threads.
+    """A collector: ``registry.register(ClusterMetrics(...))``. A scrape starts threads.
 
     If a server does not answer within ``timeout`` seconds, its ``nsq_up`` is 0, and the log has the
     reason, at growing intervals. The other servers are shown. An entry that cannot be read is left
@@ -76,14 +73,13 @@ class ClusterMetrics:
         **options: Unpack[HTTPKeywords],
     ) -> None:
         self._timeout = timeout
-        self._fixed = tuple(nsqds)
-        self._new_nsqd = partial(NsqdHTTP, timeout=timeout, **options)
-        self._lookupds = {url: LookupdHTTP(url, timeout=timeout, **options) for url in lookupds}
-        self._nsqds = {address: self._new_nsqd(address) for address in nsqds}
-        # Held while servers are asked. Guards the clients and the three fields below.
+        self._servers = Servers(
+            nsqds, lookupds, at_a_time=_SIDE_BY_SIDE, timeout=timeout, **options
+        )
+        for address in nsqds:
+            self._servers.nsqd(address)  # A bad address of the command line is a ConfigError here.
+        # Held while servers are asked. Guards ``_servers`` and the two fields below.
         self._turn = threading.Lock()
-        # The threads that ask, from the first scrape on.
-        self._pool: ThreadPoolExecutor | None = None
         # The metrics of the last scrape, and the monotonic time until which they are served.
         self._shown: list[Metric] = []
         self._shown_until = 0.0
@@ -102,80 +98,60 @@ class ClusterMetrics:
         yield from kept
 
     def close(self) -> None:
-        """End the threads, and close the connections."""
+        """Close the connections."""
         with self._turn:
-            if self._pool is not None:
-                self._pool.shutdown(cancel_futures=True)
-            for client in (*self._lookupds.values(), *self._nsqds.values()):
-                client.close()
+            self._servers.close()
 
     def _look(self) -> Iterator[Metric]:
         began = time.monotonic()
-        deadline = began + self._timeout
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(_SIDE_BY_SIDE, "nsq-exporter")
-        lookups = self._ask({url: one.nodes for url, one in self._lookupds.items()}, deadline)
-        addresses = dict.fromkeys(self._fixed)
-        for nodes in lookups.values():
-            addresses.update((node.http_address, None) for node in nodes or ())
-        for address in addresses:
-            if address not in self._nsqds:
-                try:
-                    self._nsqds[address] = self._new_nsqd(address)
-                except ConfigError:
-                    continue  # An nsqd registered a bad address. It is shown as down.
-        for address in self._nsqds.keys() - addresses.keys():
-            self._nsqds.pop(address).close()
-        asked = {address: _stats_of(one) for address, one in self._nsqds.items()}
-        answers: dict[str, Stats | None] = dict.fromkeys(addresses)
-        answers.update(self._ask(asked, deadline))
-        yield _up("nsq_up", "1: the nsqd answered.", "nsqd", answers)
-        yield _up("nsq_lookupd_up", "1: the nsqlookupd answered.", "lookupd", lookups)
-        yield from _families({shown(a): one for a, one in answers.items() if one is not None})
+        found = self._servers.find(self._timeout)
+        left = max(0.0, began + self._timeout - time.monotonic())
+        asked = self._servers.ask(found.nsqds, _stats_of, left)
+        # An nsqd that registered a bad address is shown as down.
+        nsqds = [*found.nsqds, *found.bad]
+        _note(found.lookups, self._servers.lookupds)
+        _note(asked, found.nsqds)
+        yield _up("nsq_up", "1: the nsqd answered.", "nsqd", nsqds, asked)
+        yield _up(
+            "nsq_lookupd_up",
+            "1: the nsqlookupd answered.",
+            "lookupd",
+            self._servers.lookupds,
+            found.lookups,
+        )
+        yield from _families({shown(a): one for a, one in asked.answers.items()})
         yield GaugeMetricFamily(
             "nsq_scrape_seconds",
             "Seconds to ask all servers.",
             time.monotonic() - began,
         )
 
-    def _ask(self, calls: Mapping[str, Callable[[], T]], deadline: float) -> dict[str, T | None]:
-        """Return the result of each call, or None if it failed or missed the deadline."""
-        assert self._pool is not None
-        futures: dict[str, Future[T]] = {
-            name: self._pool.submit(call) for name, call in calls.items()
-        }
-        wait(futures.values(), max(0.0, deadline - time.monotonic()))
-        return {name: _result(name, future) for name, future in futures.items()}
+
+def _stats_of(client: NsqdHTTP) -> Stats:
+    return client.stats(include_clients=False, include_mem=False)
 
 
-def _stats_of(client: NsqdHTTP) -> Callable[[], Stats]:
-    return lambda: client.stats(include_clients=False, include_mem=False)
+def _note(asked: Outcomes[str, Any], addresses: Iterable[str]) -> None:
+    """Log which servers went and which came back, at growing intervals."""
+    for address in addresses:
+        place = ("exporter", address)
+        error = asked.failures.get(address)
+        if error is None:
+            if troubles().ended(place) is not None:
+                log.warning("%s answers again", shown(address))
+            continue
+        reason = "no answer in time" if address in asked.late else error
+        tell = troubles().began(place, AWAY)
+        if tell is not None:
+            log.error("%s is shown as down: %s%s", shown(address), reason, more(tell))
 
 
-def _result(name: str, future: Future[T]) -> T | None:
-    place = ("exporter", name)
-    reason = "no answer in time"
-    if future.done():
-        try:
-            found = future.result()
-        except NSQError as error:
-            reason = str(error)
-        else:
-            over = troubles().ended(place)
-            if over is not None:
-                log.warning("%s answers again", shown(name))
-            return found
-    future.cancel()
-    tell = troubles().began(place, AWAY)
-    if tell is not None:
-        log.error("%s is shown as down: %s%s", shown(name), reason, more(tell))
-    return None
-
-
-def _up(name: str, text: str, label: str, answers: dict[str, Any]) -> Metric:
+def _up(
+    name: str, text: str, label: str, addresses: Iterable[str], asked: Outcomes[str, Any]
+) -> Metric:
     family = GaugeMetricFamily(name, text, labels=[label])
-    for address, answer in answers.items():
-        family.add_metric([shown(address)], float(answer is not None))
+    for address in addresses:
+        family.add_metric([shown(address)], float(address in asked.answers))
     return family
 
 

@@ -28,6 +28,7 @@ COMMANDS = {
     "to-file": ("gnsqsync.cli.to_file", "Write the messages of topics to files, as nsq_to_file."),
     "health": ("gnsqsync.cli.health", "Ask a consumer whether it is alive, or ready."),
     "stat": ("gnsqsync.cli.stat", "Show depths, rates and clients of topics and channels."),
+    "doctor": ("gnsqsync.cli.doctor", "Say why messages wait in a cluster, or that all is well."),
     "exporter": ("gnsqsync.cli.exporter", "Serve counts of a whole cluster to Prometheus."),
     "topic": ("gnsqsync.cli.manage", "Create, delete, empty, pause or unpause a topic."),
     "channel": ("gnsqsync.cli.manage", "Create, delete, empty, pause or unpause a channel."),
@@ -83,7 +84,7 @@ class Commands(click.Group):
 
 
 # Commands that only show something. Their work is done when their output has no reader any more.
-_SHOWING = {"tail", "stat", "health", "dead-letters", "spark-log", "spark-script"}
+_SHOWING = {"tail", "stat", "doctor", "health", "dead-letters", "spark-log", "spark-script"}
 
 
 class ReaderLeft(Exception):

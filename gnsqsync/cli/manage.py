@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, TypeVar
 
 import click
@@ -21,6 +21,7 @@ from gnsqsync.cli.common import (
     lookupd_option,
     nsqd_http_option,
 )
+from gnsqsync.cluster.asking import ask_all
 from gnsqsync.errors import ConfigError, HTTPError, NSQError
 from gnsqsync.options import check_channel, check_topic
 from gnsqsync.service.output import mention, say
@@ -29,9 +30,6 @@ from gnsqsync.stats import counted
 Client = NsqdHTTP | LookupdHTTP
 _C = TypeVar("_C", NsqdHTTP, LookupdHTTP, Client)
 _T = TypeVar("_T")
-
-# Upper bound of servers that are asked at a time, so that one that hangs does not delay the others.
-_AT_A_TIME = 16
 
 # Action -> its participle in the line for each server, and the help.
 ACTIONS = {
@@ -151,22 +149,18 @@ class Work:
 
     def _ask(self, clients: Iterable[_C], call: Callable[[_C], _T]) -> Iterator[tuple[_C, _T]]:
         """Yield each server that answers, in order, with its answer. Print the other failures."""
-        servers = list(clients)
-        pool = ThreadPoolExecutor(_AT_A_TIME)
+        calls = {client: partial(call, client) for client in clients}
         try:
-            for client, future in [(client, pool.submit(call, client)) for client in servers]:
-                try:
-                    answer = future.result()
-                except NSQError as error:
-                    self._fail(client, error)
-                else:
-                    yield client, answer
-        except BaseException:  # After Ctrl-C the requests under way would delay the exit.
-            for client in servers:
+            found = ask_all(calls)
+        except BaseException:  # After Ctrl-C no request goes on.
+            for client in calls:
                 client.cut()
             raise
-        finally:
-            pool.shutdown(cancel_futures=True)
+        for client in calls:
+            if client in found.failures:
+                self._fail(client, found.failures[client])
+            else:
+                yield client, found.answers[client]
 
     def _fail(self, client: Client, error: NSQError) -> None:
         self.failed = True

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console, Group
@@ -13,7 +13,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gnsqsync import LookupdHTTP, NsqdHTTP
 from gnsqsync.cli.common import (
     Flag,
     Number,
@@ -25,23 +24,28 @@ from gnsqsync.cli.common import (
     nsqd_http_option,
     print_json,
 )
-from gnsqsync.errors import ConfigError, NSQError
+from gnsqsync.cluster.servers import Servers
+from gnsqsync.cluster.totals import TopicTotal, totals
+from gnsqsync.errors import NSQError
 from gnsqsync.options import check_channel, check_topic
 from gnsqsync.service.commands import is_stuck, told_stuck
 from gnsqsync.service.output import told_when_full
 from gnsqsync.stats import counted
 
-# Numbers of a channel: key in our JSON, attribute in nsqd's answer, heading in the table.
+if TYPE_CHECKING:
+    from gnsqsync.http.clients import NsqdHTTP, Stats
+
+# Numbers of a channel: key in our JSON, and heading in the table.
 CHANNEL_NUMBERS = (
-    ("depth", "depth", "depth"),
-    ("in_flight", "in_flight_count", "in flight"),
-    ("deferred", "deferred_count", "deferred"),
-    ("requeued", "requeue_count", "requeued"),
-    ("timed_out", "timeout_count", "timed out"),
-    ("messages", "message_count", "messages"),
-    ("clients", "client_count", "clients"),
+    ("depth", "depth"),
+    ("in_flight", "in flight"),
+    ("deferred", "deferred"),
+    ("requeued", "requeued"),
+    ("timed_out", "timed out"),
+    ("messages", "messages"),
+    ("clients", "clients"),
 )
-TOPIC_NUMBERS = (("depth", "depth"), ("messages", "message_count"))
+TOPIC_NUMBERS = ("depth", "messages")
 # Upper bound of stuck channels whose consumers are asked for in one measurement.
 _MOST_ASKED = 20
 
@@ -49,7 +53,7 @@ Row = dict[str, Any]
 
 
 class Source:
-    """The nsqds to ask, with an HTTP client for each nsqd that was ever asked."""
+    """The nsqds to ask, with an HTTP client for each nsqd of the last measurement."""
 
     def __init__(
         self,
@@ -59,135 +63,82 @@ class Source:
         channel: str | None,
         options: dict[str, Any] | None = None,
     ) -> None:
-        self._options: dict[str, Any] = options or {}
-        self._fixed = nsqds or (() if lookupds else ("127.0.0.1:4151",))
-        self._lookupds = [LookupdHTTP(address, **self._options) for address in lookupds]
-        self._nsqds = {address: NsqdHTTP(address, **self._options) for address in self._fixed}
+        fixed = nsqds or (() if lookupds else ("127.0.0.1:4151",))
+        self._servers = Servers(fixed, lookupds, **(options or {}))
+        for address in fixed:
+            self._servers.nsqd(address)  # A bad address of the command line is a ConfigError here.
         self._topic = topic
         self._channel = channel
 
     def close(self) -> None:
-        for client in (*self._lookupds, *self._nsqds.values()):
-            client.close()
+        self._servers.close()
 
     def measure(self) -> tuple[list[Row], list[Row]]:
         """Return (servers, topics): each server with its error or None, and topics summed up."""
-        servers: list[Row] = []
-        addresses = dict.fromkeys(self._fixed)
-        with ThreadPoolExecutor(16) as pool:
-            for lookupd, (nodes, error) in zip(
-                self._lookupds, pool.map(_nodes, self._lookupds), strict=True
-            ):
-                servers.append({"kind": "nsqlookupd", "address": lookupd.url, "error": error})
-                addresses.update(dict.fromkeys(nodes))
-            for address in addresses:
-                try:
-                    if address not in self._nsqds:
-                        self._nsqds[address] = NsqdHTTP(address, **self._options)
-                except ConfigError as wrong:
-                    # An nsqd registered a bad address. The other nsqds are still asked.
-                    servers.append({"kind": "nsqd", "address": address, "error": str(wrong)})
-            clients = [self._nsqds[address] for address in addresses if address in self._nsqds]
-            answers = list(pool.map(self._stats, clients))
-        topics: dict[str, Row] = {}
-        for client, (stats, error) in zip(clients, answers, strict=True):
-            server: Row = {"kind": "nsqd", "address": client.url, "error": error}
+        found = self._servers.find()
+        servers: list[Row] = [
+            _server("nsqlookupd", lookupd.url, found.lookups.failures.get(address))
+            for address, lookupd in self._servers.lookupds.items()
+        ]
+        # These addresses were registered by nsqds. The other nsqds are still asked.
+        servers += [_server("nsqd", address, error) for address, error in found.bad.items()]
+        asked = self._servers.ask(found.nsqds, self._stats)
+        for address, client in found.nsqds.items():
+            row = _server("nsqd", client.url, asked.failures.get(address))
+            stats = asked.answers.get(address)
             if stats is not None:
-                server.update(version=stats.version, health=stats.health)
-                _add(topics, stats)
-            servers.append(server)
-        answered = [c for c, (found, _) in zip(clients, answers, strict=True) if found is not None]
-        self._fill_in_ready(topics, answered)
-        return servers, [_sorted_topic(topics[name]) for name in sorted(topics)]
+                row.update(version=stats.version, health=stats.health)
+            servers.append(row)
+        topics = [_topic_row(name, one) for name, one in totals(asked.answers.values()).items()]
+        self._fill_in_ready(topics, {address: found.nsqds[address] for address in asked.answers})
+        return servers, topics
 
-    def _fill_in_ready(self, topics: dict[str, Row], clients: list[NsqdHTTP]) -> None:
+    def _fill_in_ready(self, topics: list[Row], nsqds: dict[str, NsqdHTTP]) -> None:
         """Set ``ready`` of stuck channels: the sum of the RDY of their consumers.
 
         An answer with all consumers may be large, so other channels have none.
         """
         stuck = [
-            (topic, channel)
-            for topic, row in topics.items()
-            for channel, sums in row["channels"].items()
-            if is_stuck(sums) and not sums["paused"]
+            (topic["topic"], row)
+            for topic in topics
+            for row in topic["channels"]
+            if is_stuck(row) and not row["paused"]
         ]
-        asked = [(*names, client) for names in stuck[:_MOST_ASKED] for client in clients]
-        with ThreadPoolExecutor(16) as pool:
-            for (topic, channel, _), ready in zip(asked, pool.map(_ready, asked), strict=True):
-                sums = topics[topic]["channels"][channel]
-                # Consumers of an nsqd that does not answer may have RDY.
-                sums["ready"] = (
-                    None
-                    if None in (ready, sums.get("ready", 0))
-                    else (sums.get("ready", 0) + ready)
-                )
+        for topic, row in stuck[:_MOST_ASKED]:
+            asked = self._servers.ask(nsqds, partial(_consumers, topic, row["channel"]))
+            total = totals(asked.answers.values()).get(topic, TopicTotal())
+            one = total.channels.get(row["channel"])
+            # Consumers of an nsqd that does not answer may have RDY.
+            row["ready"] = one.ready if one and not asked.failures else None
 
-    def _stats(self, client: NsqdHTTP) -> tuple[Any, str | None]:
-        try:
-            stats = client.stats(
-                self._topic, self._channel, include_clients=False, include_mem=False
-            )
-        except NSQError as error:
-            return None, str(error)
-        return stats, None
+    def _stats(self, client: NsqdHTTP) -> Stats:
+        return client.stats(self._topic, self._channel, include_clients=False, include_mem=False)
 
 
-def _ready(asked: tuple[str, str, NsqdHTTP]) -> int | None:
-    """Return the sum of the RDY of a channel's consumers at one nsqd; None without an answer."""
-    topic, channel, client = asked
-    try:
-        stats = client.stats(topic, channel, include_mem=False)
-    except NSQError:
-        return None
-    return sum(
-        consumer.ready_count
-        for found in stats.topics
-        for one in found.channels
-        for consumer in one.clients
-    )
+def _consumers(topic: str, channel: str, client: NsqdHTTP) -> Stats:
+    return client.stats(topic, channel, include_mem=False)
 
 
-def _nodes(lookupd: LookupdHTTP) -> tuple[list[str], str | None]:
-    try:
-        return [node.http_address for node in lookupd.nodes()], None
-    except NSQError as error:
-        return [], str(error)
+def _server(kind: str, address: str, error: NSQError | None) -> Row:
+    return {"kind": kind, "address": address, "error": None if error is None else str(error)}
 
 
-def _add(topics: dict[str, Row], stats: Any) -> None:
-    """Add one nsqd's topics and channels to the sums."""
-    for topic in stats.topics:
-        row = topics.setdefault(
-            topic.topic_name,
+def _topic_row(name: str, total: TopicTotal) -> Row:
+    return {
+        "topic": name,
+        **{key: getattr(total, key) for key in TOPIC_NUMBERS},
+        "messages_per_second": None,
+        "paused": total.paused,
+        "channels": [
             {
-                "topic": topic.topic_name,
-                **{key: 0 for key, _ in TOPIC_NUMBERS},
+                "channel": channel,
+                **{key: getattr(one, key) for key, _ in CHANNEL_NUMBERS},
                 "messages_per_second": None,
-                "paused": False,
-                "channels": {},
-            },
-        )
-        for key, attribute in TOPIC_NUMBERS:
-            row[key] += getattr(topic, attribute)
-        row["paused"] |= topic.paused
-        for channel in topic.channels:
-            sums = row["channels"].setdefault(
-                channel.channel_name,
-                {
-                    "channel": channel.channel_name,
-                    **{key: 0 for key, _, _ in CHANNEL_NUMBERS},
-                    "messages_per_second": None,
-                    "paused": False,
-                },
-            )
-            for key, attribute, _ in CHANNEL_NUMBERS:
-                sums[key] += getattr(channel, attribute)
-            sums["paused"] |= channel.paused
-
-
-def _sorted_topic(row: Row) -> Row:
-    channels = row["channels"]
-    return {**row, "channels": [channels[name] for name in sorted(channels)]}
+                "paused": one.paused,
+            }
+            for channel, one in total.channels.items()
+        ],
+    }
 
 
 class Rates:
@@ -345,7 +296,7 @@ def plain_lines(servers: list[Row], topics: list[Row]) -> list[str]:
             words = [f"topic={topic['topic']}"]
             if "channel" in row:
                 words.append(f"channel={row['channel']}")
-            keys = [key for key, _, _ in CHANNEL_NUMBERS if key in row]
+            keys = [key for key, _ in CHANNEL_NUMBERS if key in row]
             words += [f"{key}={row[key]}" for key in keys]
             if row["messages_per_second"] is not None:
                 words.append(f"messages_per_second={row['messages_per_second']}")
@@ -370,7 +321,7 @@ def render(servers: list[Row], topics: list[Row]) -> Group:
     """Return the table, and below it the number of servers that answered, and errors."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("topic / channel", overflow="fold")
-    for _, _, heading in CHANNEL_NUMBERS[:-1]:
+    for _, heading in CHANNEL_NUMBERS[:-1]:
         table.add_column(heading, justify="right")
     table.add_column("messages/s", justify="right")
     table.add_column("clients", justify="right")
@@ -396,7 +347,7 @@ def _cells(name: str, row: Row) -> list[Text]:
     # rich would search a str for markup like [bold], so cells are Text.
     rate = row["messages_per_second"]
     cells = [f"{name}{' (paused)' if row['paused'] else ''}"]
-    cells += [f"{row[key]:,}" if key in row else "" for key, _, _ in CHANNEL_NUMBERS[:-1]]
+    cells += [f"{row[key]:,}" if key in row else "" for key, _ in CHANNEL_NUMBERS[:-1]]
     cells.append("" if rate is None else f"{rate:,.1f}")
     cells.append(f"{row['clients']:,}" if "clients" in row else "")
     return [Text(cell) for cell in cells]

@@ -6,12 +6,14 @@ number of letters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from gnsqsync.addresses import Address
+from gnsqsync.cluster.asking import Outcomes, ask_all
 from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.errors import HTTPError, NSQError
 from gnsqsync.options import https_options
@@ -29,6 +31,9 @@ CHANNEL = "dead_letters"
 OLD_CHANNEL = "send-back"
 # Seconds until an HTTP request to an nsqd times out.
 _PATIENCE = 3.0
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +69,27 @@ class Places:
         ``nsqds``: TCP addresses; the port after each is asked. ``http``: HTTP addresses.
         """
         # The HTTP address of each nsqd by TCP address; None if unknown.
-        found: dict[Address, str | None] = {address: self._guess(address) for address in nsqds}
-        for url in http:
-            self._add(found, url)
-        for url in self._lookups.urls:
-            self._look_up(found, url)
+        guessed = self._ask({address: partial(self._guess, address) for address in nsqds})
+        found: dict[Address, str | None] = {**guessed.answers}
+        ports = self._ask({url: partial(self._tcp_port, url) for url in http})
+        for url, port in ports.answers.items():
+            # The host of the HTTP address can be reached.
+            found[Address(urlsplit(url).hostname or "", port)] = url
+        listed = self._ask({url: partial(self._look_up, url) for url in self._lookups.urls})
+        for producers in listed.answers.values():
+            for address, asked in producers:
+                found.setdefault(address, asked)
+        self.problems += map(str, [*ports.failures.values(), *listed.failures.values()])
+        answers = self._ask(
+            {address: partial(self._stats, asked) for address, asked in found.items() if asked}
+        )
         places = []
         missing = []
-        for address, asked in found.items():
-            try:
-                stats = None if asked is None else self._stats(asked)
-            except NSQError:
-                stats = None
-            else:
-                if asked is not None and stats is None:
-                    missing.append(str(address))
-                    continue
+        for address in found:
+            stats = answers.answers.get(address)
+            if stats is None and address in answers.answers:
+                missing.append(str(address))
+                continue
             channel = self._channel if stats is None else self._channel_at(address, stats)
             waiting = None if stats is None else self._waiting(address, channel, stats)
             if stats is None or waiting is not None:
@@ -88,6 +98,9 @@ class Places:
             asked_of = ", ".join([*missing, *self._lookups.shown])
             self.problems.append(f"no such topic {self._topic!r} (asked: {asked_of})")
         return places
+
+    def _ask(self, calls: Mapping[K, Callable[[], T]]) -> Outcomes[K, T]:
+        return ask_all(calls, runtime=self._runtime)
 
     def _client(self, address: str) -> NsqdHTTP:
         # The import is here, so that this package loads requests only when it is used.
@@ -112,31 +125,27 @@ class Places:
             except NSQError:
                 return None
 
-    def _add(self, found: dict[Address, str | None], url: str) -> None:
-        """Add the nsqd at an HTTP address, with the host of that address, which can be reached."""
+    def _tcp_port(self, url: str) -> int:
         with self._client(url) as client:
-            try:
-                port = client.info().tcp_port
-            except NSQError as error:
-                self.problems.append(str(error))
-                return
-        found[Address(urlsplit(url).hostname or "", port)] = url
+            return client.info().tcp_port
 
-    def _look_up(self, found: dict[Address, str | None], url: str) -> None:
+    def _look_up(self, url: str) -> list[tuple[Address, str]]:
+        """Return the nsqds that an nsqlookupd lists: TCP address, and HTTP address to ask."""
         with self._lookups.client(url, self._runtime) as client:
             try:
                 producers = client.lookup(self._topic).producers
             except HTTPError as error:
                 if error.code != "TOPIC_NOT_FOUND":
-                    self.problems.append(str(error))
-                return
-            except NSQError as error:
-                self.problems.append(str(error))
-                return
+                    raise
+                return []
         options = self._lookups.options
-        for producer in producers:
-            http = Address(producer.broadcast_address, producer.http_port)
-            found.setdefault(producer.tcp_address, str(options.dial_address(http)))
+        return [
+            (
+                producer.tcp_address,
+                str(options.dial_address(Address(producer.broadcast_address, producer.http_port))),
+            )
+            for producer in producers
+        ]
 
     def _stats(self, asked: str) -> TopicStats | None:
         with self._client(asked) as client:

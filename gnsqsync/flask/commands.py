@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from functools import partial
@@ -12,6 +13,8 @@ from flask import Flask, current_app
 from flask.cli import AppGroup, with_appcontext
 
 from gnsqsync import Writer
+from gnsqsync.cluster.diagnosis import examine
+from gnsqsync.cluster.looking import LOOK_SECONDS, LOOK_TIMEOUT
 from gnsqsync.dead_letters import DeadLetters
 from gnsqsync.dead_letters.places import CHANNEL
 from gnsqsync.errors import ConfigError, NSQError
@@ -60,6 +63,7 @@ def commands_of(nsq: Extension) -> AppGroup:
     group.add_command(_command("consume", _CONSUME_PARAMETERS, partial(_consume, nsq)))
     group.add_command(_command("publish", _PUBLISH_PARAMETERS, partial(_publish, nsq)))
     group.add_command(_command("stat", _STAT_PARAMETERS, partial(_stat)))
+    group.add_command(_command("doctor", _DOCTOR_PARAMETERS, partial(_doctor)))
     dead_letters = click.Group("dead-letters", help="List, show, requeue or purge dead letters.")
     for action in ACTIONS:
         callback = with_appcontext(partial(_dead_letters, action))
@@ -334,6 +338,48 @@ def _stat(topic: str | None, as_json: bool) -> None:
         _say(line)
     if failures:
         raise click.ClickException("; ".join(failures))
+
+
+# -- doctor --------------------------------------------------------------------------------------
+
+_DOCTOR_PARAMETERS: list[click.Parameter] = [
+    *_STAT_PARAMETERS,
+    click.Option(["--channel"], help="Only this channel."),
+    click.Option(
+        ["--seconds"],
+        type=float,
+        default=LOOK_SECONDS,
+        show_default=True,
+        help="Seconds between two looks. Take more than a handler needs for a message.",
+    ),
+    click.Option(
+        ["--timeout"],
+        type=float,
+        default=LOOK_TIMEOUT,
+        show_default=True,
+        metavar="SECONDS",
+        help="Seconds for which a server may be silent.",
+    ),
+]
+
+
+def _doctor(
+    topic: str | None, channel: str | None, seconds: float, timeout: float, as_json: bool
+) -> None:
+    """Say why messages wait in the cluster of the config, or in TOPIC, or that all is well.
+
+    It asks the servers of NSQ_LOOKUPD_ADDRESSES, NSQ_NSQD_ADDRESSES and NSQ_NSQD_HTTP_ADDRESSES. It
+    tries each advertised address as a consumer on this machine would, with the TLS and AUTH of
+    NSQ_OPTIONS, but subscribes to nothing. Exit code 0: all is well, or there are hints only.
+    """
+    try:
+        settings = read_settings(_app())
+        found = examine(settings.doctor_question(topic, channel, seconds, timeout))
+    except NSQError as error:
+        raise click.ClickException(str(error)) from error
+    for line in [json.dumps(found.json())] if as_json else found.lines():
+        _say(line)
+    click.get_current_context().exit(0 if found.is_good else 1)
 
 
 # -- health --------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import ssl
 import sys
 import time
 from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -60,6 +61,7 @@ class Answer(NamedTuple):
     content_type: str
     content: bytes
     url: str
+    date: str = ""
 
 
 class Line(NamedTuple):
@@ -200,6 +202,16 @@ class HTTPClient:
         for client in list(self._https.values()):
             client.cut()
 
+    def server_time(self) -> float | None:
+        """Return the server's clock, in whole seconds since 1970. None if it does not tell.
+
+        Raises ConnectionLost, ProtocolError or HTTPError if the server does not answer ``/ping``.
+        """
+        try:
+            return parsedate_to_datetime(self._request("GET", "/ping").date).timestamp()
+        except ValueError:
+            return None
+
     def __enter__(self: Self) -> Self:
         return self
 
@@ -308,6 +320,7 @@ class HTTPClient:
                 response.headers.get("Content-Type", ""),
                 content,
                 shown,
+                response.headers.get("Date", ""),
             )
         except ProtocolError as error:
             return error.with_traceback(None)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gnsqsync.addresses import Address
+from gnsqsync.cluster.asking import ask_all
 from gnsqsync.connection.opening import subscribe_once
 from gnsqsync.errors import ConfigError, ConnectionLost, HTTPError, NSQError
 from gnsqsync.foreign import ends_worker, repr_of
@@ -60,26 +62,32 @@ class ChannelMaker:
                 f"{setup.name} could not be made everywhere: {'; '.join(map(str, problems))}"
             )
 
-    def _each(self, places: Sequence[Any], make: Callable[[Any], None]) -> list[Exception]:
+    def _each(self, places: Sequence[Any], make: Callable[[Any], None]) -> list[NSQError]:
         """Call ``make`` for all places at once. Return what failed."""
-        problems: list[Exception] = []
 
         def at(place: Any) -> None:
             try:
                 make(place)
-            except NSQError as error:
-                problems.append(error)
+            except NSQError:
+                raise
             except BaseException as error:
                 # A lookupd_session is the user's code, and may raise anything.
                 if ends_worker(error):
                     raise
-                problems.append(ConnectionLost(repr_of(error)))
+                raise ConnectionLost(repr_of(error)) from error
 
-        tasks = [self._runtime.spawn("nsq-ensure", at, place) for place in places]
-        late = [task for task in tasks if not task.join(self._left)]
-        if late:
+        made = ask_all(
+            {number: partial(at, place) for number, place in enumerate(places)},
+            runtime=self._runtime,
+            at_a_time=len(places),
+            seconds=self._left,
+        )
+        problems = [error for key, error in made.failures.items() if key not in made.late]
+        if made.late:
             problems.append(
-                ConnectionLost(f"{len(late)} of {len(tasks)} were not done in {self._timeout:g} s")
+                ConnectionLost(
+                    f"{len(made.late)} of {len(places)} were not done in {self._timeout:g} s"
+                )
             )
         return problems
 

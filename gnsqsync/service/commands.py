@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, TextIO
+from contextlib import AbstractContextManager, closing
+from typing import TYPE_CHECKING, Any, TextIO
 
 from gnsqsync.errors import ClosedError, ConfigError, NSQError, PublishError
 from gnsqsync.options import https_options
@@ -23,6 +22,9 @@ from gnsqsync.service.reload import reloaded_place, run_reloading
 from gnsqsync.service.supervisor import Ending, Place, run_readers, supervise
 from gnsqsync.stats import ReaderStats, counted
 from gnsqsync.writer import Writer
+
+if TYPE_CHECKING:
+    from gnsqsync.cluster.totals import TopicTotal
 
 __all__ = [
     "bodies_of",
@@ -228,26 +230,26 @@ def topics_of(
     The nsqds are those of ``nsqd_http``, or those that ``lookupd_http`` list, or the ports after
     the ports of ``nsqd_tcp``. ``options``: connection options, whose TLS files serve for https.
     """
-    # The import is here, so that consumers and publishers do not load requests.
-    from gnsqsync.http.clients import NsqdHTTP
+    # The imports are here, so that consumers and publishers do not load requests.
+    from gnsqsync.cluster.servers import Servers
+    from gnsqsync.cluster.totals import totals
 
-    failures: list[str] = []
-    topics: dict[str, Row] = {}
-    tls = https_options(options or {})
-    addresses = _addresses(nsqd_http, lookupd_http, nsqd_tcp, failures, tls)
-    for address in addresses:
-        try:
-            with NsqdHTTP(address, **tls) as nsqd:
-                stats = nsqd.stats(topic)
-        except NSQError as error:
-            failures.append(f"{address}: {error}")
-        else:
-            _add(topics, stats.topics)
+    fixed = nsqd_http or (() if lookupd_http else [next_port(address) for address in nsqd_tcp])
+    try:
+        cluster = Servers(fixed, () if nsqd_http else lookupd_http, **https_options(options or {}))
+    except ConfigError as error:
+        return {}, [str(error)]
+    with closing(cluster) as servers:
+        found = servers.find()
+        asked = servers.ask(found.nsqds, lambda nsqd: nsqd.stats(topic))
+    failed = {**found.lookups.failures, **found.bad, **asked.failures}
+    failures = [f"{address}: {error}" for address, error in failed.items()]
+    topics = {name: _row(total) for name, total in totals(asked.answers.values()).items()}
     if not topics and not failures:
-        if not addresses:
+        if not found.nsqds:
             failures.append(f"no nsqd is registered at {', '.join(lookupd_http)}")
         elif topic is not None:
-            failures.append(f"no such topic {topic!r} on {counted(len(addresses), 'nsqd')}")
+            failures.append(f"no such topic {topic!r} on {counted(len(found.nsqds), 'nsqd')}")
     return topics, failures
 
 
@@ -287,29 +289,6 @@ def _table(topics: dict[str, Row]) -> Iterator[str]:
     yield from listing(rows, numbers=True)
 
 
-def _addresses(
-    nsqd_http: Sequence[str],
-    lookupd_http: Sequence[str],
-    nsqd_tcp: Sequence[str],
-    failures: list[str],
-    tls: dict[str, Any],
-) -> list[str]:
-    if nsqd_http:
-        return list(nsqd_http)
-    from gnsqsync.http.clients import LookupdHTTP
-
-    found: dict[str, None] = {}
-    for url in lookupd_http:
-        try:
-            with LookupdHTTP(url, **tls) as lookupd:
-                found.update(dict.fromkeys(node.http_address for node in lookupd.nodes()))
-        except NSQError as error:
-            failures.append(f"{url}: {error}")
-    if lookupd_http:
-        return list(found)
-    return [next_port(address) for address in nsqd_tcp]
-
-
 def next_port(address: str) -> str:
     """Return nsqd's HTTP address for its TCP address: by default the next port."""
     host, colon, port = address.rpartition(":")
@@ -318,17 +297,19 @@ def next_port(address: str) -> str:
     return f"{host}:{int(port) + 1}"
 
 
-def _add(topics: dict[str, Row], found: Iterable[Any]) -> None:
-    for topic in found:
-        row = topics.setdefault(topic.topic_name, {"depth": 0, "messages": 0, "channels": {}})
-        row["depth"] += topic.depth
-        row["messages"] += topic.message_count
-        for channel in topic.channels:
-            row["channels"].setdefault(channel.channel_name, Counter()).update(
-                depth=channel.depth,
-                in_flight=channel.in_flight_count,
-                deferred=channel.deferred_count,
-                messages=channel.message_count,
-                clients=channel.client_count,
-                ready=sum(client.ready_count for client in channel.clients),
-            )
+def _row(total: TopicTotal) -> Row:
+    return {
+        "depth": total.depth,
+        "messages": total.messages,
+        "channels": {
+            name: {
+                "depth": channel.depth,
+                "in_flight": channel.in_flight,
+                "deferred": channel.deferred,
+                "messages": channel.messages,
+                "clients": channel.clients,
+                "ready": channel.ready,
+            }
+            for name, channel in total.channels.items()
+        },
+    }

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from gnsqsync.errors import ConfigError
 from gnsqsync.middleware import Middleware, check_middleware
@@ -21,6 +21,9 @@ from gnsqsync.reader import Reader
 from gnsqsync.reader.death import death_headers
 from gnsqsync.reader.verdicts import Verdicts
 from gnsqsync.writer import Writer
+
+if TYPE_CHECKING:
+    from gnsqsync.cluster.looking import Question
 
 __all__ = [
     "ClientSettings",
@@ -151,6 +154,25 @@ class ClientSettings:
         if self.nsqd_http:
             return {**keywords, "nsqd_http_addresses": self.nsqd_http}
         return {**keywords, "nsqd_tcp_addresses": self.nsqd or self.NSQD_BY_DEFAULT}
+
+    def doctor_question(
+        self, topic: str | None, channel: str | None, seconds: float, timeout: float
+    ) -> Question:
+        """Return what to look at for a diagnosis: all servers of the settings, with the options."""
+        # The import is here, so that consumers and publishers do not load requests.
+        from gnsqsync.cluster.looking import Question
+
+        is_other_set = self.nsqd_http or self.lookupd
+        return Question(
+            nsqd_tcp=self.nsqd or (() if is_other_set else self.NSQD_BY_DEFAULT),
+            nsqd_http=self.nsqd_http,
+            lookupd_http=self.lookupd,
+            topic=topic,
+            channel=channel,
+            seconds=seconds,
+            timeout=timeout,
+            options=ConnectionOptions(**options_for(ConnectionOptions, self.options)),
+        )
 
 
 def load_middleware(value: object, where: str) -> tuple[Middleware, ...]:

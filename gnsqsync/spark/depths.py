@@ -2,7 +2,7 @@
 
 Uses HTTP only. Makes the channels, because a query that waits for messages does not subscribe.
 After the start nothing here raises: a server that cannot be reached counts as empty, is logged, and
-is asked again. The threads of a small pool send the requests. One thread does all the rest.
+is asked again. The tasks of ``Calls`` send the requests. One thread does all the rest.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import logging
 import re
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from queue import Empty, SimpleQueue
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from gnsqsync import LookupdHTTP, NsqdHTTP
+from gnsqsync.cluster.asking import Calls, Outcome
 from gnsqsync.errors import ConnectionLost, HTTPError, NSQError
 from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.plan import Source
@@ -145,9 +145,8 @@ class Depths:
         self._asked: set[_Nsqd] = set()
         # The nsqds whose answer the current look waits for.
         self._awaited: set[_Nsqd] = set()
-        self._pool = ThreadPoolExecutor(_THREADS, "gnsqsync-spark-depths")
-        # Answers from the threads of the pool.
-        self._answers: SimpleQueue[tuple[_Nsqd | LookupdHTTP, Future[Any]]] = SimpleQueue()
+        # Questions under way, and answers that nobody has taken yet.
+        self._calls: Calls[_Nsqd | LookupdHTTP, Any] = Calls(at_a_time=_THREADS)
         # The last backlog of each source.
         self._seen: dict[Source, Backlog] = {}
         # The error of each server that did not answer the last time, by URL.
@@ -155,14 +154,15 @@ class Depths:
         # True while a question creates missing topics and channels. False during the first look,
         # which only asks which topics exist. Changes only while no question is under way.
         self._creates = True
-        # Topics that some server had in the first look. Threads of the pool add to it.
+        # Topics that some server had in the first look. Tasks of questions add to it.
         self._there: set[str] = set()
 
     def close(self) -> None:
         clients = (*self._lookupds, *(nsqd.http for nsqd in {*self._nsqds(), *self._asked}))
         for client in clients:
             client.cut()
-        self._pool.shutdown(cancel_futures=True)
+        self._calls.drop()
+        self._calls.join()
         for client in clients:
             client.close()
 
@@ -284,9 +284,8 @@ class Depths:
             self._submit(nsqd, self._ask, nsqd.http, nsqd.tcp, tuple(nsqd.topics))
 
     def _submit(self, server: _Nsqd | LookupdHTTP, call: Callable[..., Any], *args: Any) -> None:
-        """Make this call on a thread of the pool. ``_gather`` gets the outcome."""
-        outcome = self._pool.submit(call, *args)
-        outcome.add_done_callback(lambda done: self._answers.put((server, done)))
+        """Make this call on a task of its own. ``_gather`` gets the outcome."""
+        self._calls.begin(server, partial(call, *args))
 
     def _gather(self, whole: bool) -> dict[_Nsqd, dict[str, Backlog]]:
         """Take answers until no awaited one is missing. Return the backlogs of the nsqds.
@@ -297,10 +296,10 @@ class Depths:
         while True:
             try:
                 if whole and (self._asked or self._round.missing):
-                    server, outcome = self._answers.get()
+                    server, outcome = self._calls.take(None)
                 else:
-                    server, outcome = self._answers.get(bool(self._awaited), _GRACE)
-            except Empty:
+                    server, outcome = self._calls.take(_GRACE if self._awaited else 0)
+            except TimeoutError:
                 self._awaited.clear()
                 return found
             if isinstance(server, LookupdHTTP):
@@ -309,7 +308,7 @@ class Depths:
                 self._note_depth(server, outcome, found)
 
     def _note_depth(
-        self, nsqd: _Nsqd, outcome: Future[_Depth], found: dict[_Nsqd, dict[str, Backlog]]
+        self, nsqd: _Nsqd, outcome: Outcome[_Depth], found: dict[_Nsqd, dict[str, Backlog]]
     ) -> None:
         self._asked.discard(nsqd)
         self._awaited.discard(nsqd)
@@ -362,7 +361,7 @@ class Depths:
                 producers.append(_Producer(address, producer.http_address, topic))
         return producers
 
-    def _note_nodes(self, lookupd: LookupdHTTP, outcome: Future[list[_Producer]]) -> None:
+    def _note_nodes(self, lookupd: LookupdHTTP, outcome: Outcome[list[_Producer]]) -> None:
         missing, listed, problems = self._round
         missing.discard(lookupd)
         try:

@@ -92,6 +92,7 @@ _SYSTEM = (
     "tests/integration/test_docs_small_site.py",
     "tests/integration/test_docs_spark_cluster.py",
     "tests/integration/test_docs_tutorial.py",
+    "tests/integration/test_doctor.py",
     "tests/integration/test_durable_calls.py",
     "tests/integration/test_envelope_clients.py",
     "tests/integration/test_exit.py",

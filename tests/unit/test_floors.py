@@ -20,19 +20,20 @@ KNOWS = {
     "connection": {"wire", "policy", "runtime"},
     "http": {"runtime", "wire"},
     "discovery": {"http", "policy", "runtime"},
+    "cluster": {"connection", "http", "runtime", "wire"},
     "writer": {"connection", "discovery", "policy", "runtime", "wire"},
-    "reader": {"connection", "discovery", "http", "policy", "runtime", "wire", "writer"},
-    "dead_letters": {"discovery", "http", "reader", "runtime", "writer"},
-    "service": {"dead_letters", "http", "policy", "reader", "runtime", "writer"},
+    "reader": {"cluster", "connection", "discovery", "http", "policy", "runtime", "wire", "writer"},
+    "dead_letters": {"cluster", "discovery", "http", "reader", "runtime", "writer"},
+    "service": {"cluster", "dead_letters", "http", "policy", "reader", "runtime", "writer"},
     # A server in a process of its own: of the client it knows the bytes.
     "embedded": {"daemon", "wire"},
     # Programs see what users see, and what they share.
-    "spark": {"service"},
+    "spark": {"cluster", "service"},
     "contrib": {"service"},
-    "django": {"dead_letters", "service"},
-    "flask": {"dead_letters", "service"},
-    "admin": {"daemon", "dead_letters", "http"},
-    "cli": {"daemon", "dead_letters", "service", "spark"},
+    "django": {"cluster", "dead_letters", "service"},
+    "flask": {"cluster", "dead_letters", "service"},
+    "admin": {"cluster", "daemon", "dead_letters", "http"},
+    "cli": {"cluster", "daemon", "dead_letters", "service", "spark"},
 }
 TOP = {
     "__init__",
@@ -132,8 +133,7 @@ SEAM_EXCEPTIONS = {
     "gnsqsync.middleware": {"concurrent"},
     "gnsqsync.contrib": {"concurrent"},
     "gnsqsync.spark.publishing": {"concurrent"},
-    # In Spark's processes, where nobody has gevent: they wait for many servers and logs at a time.
-    "gnsqsync.spark.depths": {"concurrent", "queue"},
+    # In Spark's processes, where nobody has gevent: they wait for many logs at a time.
     "gnsqsync.spark.read_task": {"concurrent"},
     "gnsqsync.spark.source": {"concurrent"},
     "gnsqsync.spark.tally": {"threading"},

@@ -101,6 +101,17 @@ def test_stat_without_an_answer_fails(project: Project) -> None:
     assert "no such topic 'nobody' on 1 nsqd" in output
 
 
+def test_the_doctor_says_why_messages_wait(project: Project) -> None:
+    project.make_channel("shop")
+    project.publish("1", "2")
+    words = ("nsq_doctor", project.topic, "--seconds", "0.2")
+    output = project.manage(*words).end(1)
+    assert f"{project.topic}/shop: No consumer is connected to the channel; 2 messages" in output
+    assert "CommandError: something is wrong" in output
+    output = project.manage("nsq_doctor", "nobody", "--seconds", "0.2").end(1)
+    assert "No nsqd has the topic nobody" in output
+
+
 # -- the stop ------------------------------------------------------------------------------------
 
 

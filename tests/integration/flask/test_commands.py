@@ -227,6 +227,14 @@ def test_what_is_wrong_is_one_sentence(shop: Shop) -> None:
     ]
 
 
+def test_the_doctor_says_why_messages_wait(shop: Shop) -> None:
+    shop.fill(2)
+    output = shop("doctor", shop.topic, "--seconds", "0.2").end(1)
+    assert f"error   {shop.topic}/work: No consumer is connected to the channel; 2 mess" in output
+    found = json.loads(shop("doctor", "nobody", "--seconds", "0.2", "--json").end(1))
+    assert [each["kind"] for each in found["findings"]] == ["no_such_topic"]
+
+
 def test_dead_letters_are_listed_and_sent_back(shop: Shop, nsqd: Server) -> None:
     dead = f"{shop.topic}.dead"
     with NsqdHTTP(url(nsqd)) as http:
