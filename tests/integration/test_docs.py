@@ -112,14 +112,14 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 @pytest.fixture
 def example(tmp_path: Path, nsqd: Nsqd) -> Callable[..., Path]:
-    """Put an example where it can run, with the address of this test's nsqd in it."""
+    """Put an example where it can run, with the address of an nsqd in it."""
 
-    def put(name: str, target: str = "") -> Path:
+    def put(name: str, target: str = "", *, beside: Nsqd = nsqd) -> Path:
         text = (EXAMPLES / name).read_text(encoding="utf-8")
         assert USUAL_ADDRESS in text
         path = tmp_path / (target or name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text.replace(USUAL_ADDRESS, nsqd.tcp_address), encoding="utf-8")
+        path.write_text(text.replace(USUAL_ADDRESS, beside.tcp_address), encoding="utf-8")
         return path
 
     return put
@@ -272,17 +272,19 @@ def test_sqlite_outbox(run: Run, example: Callable[..., Path], nsqd: Nsqd, tmp_p
     assert not re.search(r"\._[a-z]|import _", text), "an integration needs no private name"
 
 
-def test_flask_app(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
-    example("flask_app.py")
-    program = run("-m", "flask", "--app", "flask_app", "run", "--port", "0")
-    url = program.wait_for(r"Running on (http://127\.0\.0\.1:\d+)")[1]
-    answer = requests.post(f"{url}/orders", json={"number": 7}, timeout=60)
-    assert (answer.status_code, answer.json()) == (202, {"queued": True})
-    (topic,) = NsqdHTTP(nsqd.http_address).stats().topics
-    assert (topic.topic_name, topic.message_count) == ("orders", 1)
-    nsqd.stop()
-    answer = requests.post(f"{url}/orders", json={"number": 8}, timeout=60)
-    assert answer.status_code == 503
+def test_flask_app(run: Run, example: Callable[..., Path]) -> None:
+    # The nsqd of the file would be missed by the other tests.
+    with Nsqd() as nsqd:
+        example("flask_app.py", beside=nsqd)
+        program = run("-m", "flask", "--app", "flask_app", "run", "--port", "0")
+        url = program.wait_for(r"Running on (http://127\.0\.0\.1:\d+)")[1]
+        answer = requests.post(f"{url}/orders", json={"number": 7}, timeout=60)
+        assert (answer.status_code, answer.json()) == (202, {"queued": True})
+        (topic,) = NsqdHTTP(nsqd.http_address).stats().topics
+        assert (topic.topic_name, topic.message_count) == ("orders", 1)
+        nsqd.stop()
+        answer = requests.post(f"{url}/orders", json={"number": 8}, timeout=60)
+        assert answer.status_code == 503
 
 
 def test_prometheus_metrics(run: Run, example: Callable[..., Path], nsqd: Nsqd) -> None:
