@@ -19,8 +19,8 @@ from tests.support.worlds import World
 def test_nsqd_killed_in_the_middle_of_a_run(
     client: Client, site: Site, world: World, topic: str
 ) -> None:
-    # Without a memory queue the real nsqd writes each message before its OK. The last messages since
-    # a sync are lost at a kill, so it syncs each of them.
+    # Without a memory queue the real nsqd writes each message before its OK. A kill loses messages
+    # that came after the last sync, so nsqd syncs each of them.
     nsqd = site.own_nsqd("-mem-queue-size=0", "-sync-every=1")
     writer = client.writer(nsqd, publish_timeout=10, outage="wait")
     outcome: dict[str, str] = {}
