@@ -68,11 +68,7 @@ def nsqd_of_file() -> Iterator[Nsqd]:
 
 @pytest.fixture
 def emptied_nsqd(nsqd_of_file: Nsqd) -> Nsqd:
-    """The nsqd of the file without the topics of earlier tests, for topics with fixed names.
-
-    A test may stop the nsqd.
-    """
-    nsqd_of_file.start()
+    """The nsqd of the file without the topics of earlier tests, for topics with fixed names."""
     with NsqdHTTP(nsqd_of_file.http_address) as http:
         for topic in http.stats().topics:
             http.delete_topic(topic.topic_name)

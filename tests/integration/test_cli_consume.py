@@ -51,7 +51,8 @@ def test_several_processes(site: Site, nsqd: Server, tmp_path: Path) -> None:
     topic = unique()
     (tmp_path / "jobs.py").write_text(HANDLERS)
     with NsqdHTTP(nsqd.http_address) as client:
-        client.mpub(topic, [b"x"] * 40)
+        # Twenty seconds of work for one process: the second one finds some, however late it begins.
+        client.mpub(topic, [b"x"] * 400)
         arguments = ["consume", topic, "c", "jobs:handle", "-t", tcp(nsqd), "--processes", "2"]
         with started(arguments, cwd=tmp_path, start_new_session=True) as process:
             assert process.stderr is not None
@@ -74,7 +75,7 @@ def test_several_processes(site: Site, nsqd: Server, tmp_path: Path) -> None:
             (channel,) = client.stats(topic).topics[0].channels
             return channel.in_flight_count, channel.depth
 
-        site.eventually(lambda: counts() == (0, 40 - handled))
+        site.eventually(lambda: counts() == (0, 400 - handled))
 
 
 def test_reload(site: Site, nsqd: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,10 +108,13 @@ def test_a_consumer_from_its_start_to_its_drain(
 
 
 def test_an_nsqd_that_is_away_makes_it_not_ready_and_no_more(
-    program: list[str], nsqd: Nsqd, tmp_path: Path, forks: Forks
+    program: list[str], tmp_path: Path, forks: Forks
 ) -> None:
     topic = unique("health")
-    with running(consume(program, topic, nsqd), tmp_path, forks) as (consumer, page):
+    with (
+        Nsqd() as nsqd,
+        running(consume(program, topic, nsqd), tmp_path, forks) as (consumer, page),
+    ):
         consumer.eventually(lambda: get(f"{page}/readyz")[0] == 200)
         nsqd.stop()
         away = (503, f"{topic}/c has no connection to an nsqd\n")

@@ -306,7 +306,7 @@ def test_several_processes(project: Project, patched: str) -> None:
 
 def test_children_of_a_killed_parent_stop(project: Project) -> None:
     project.make_channel("process")
-    project.publish(*map(str, range(50)))
+    project.publish(*map(str, range(2000)))
     command = project.manage("nsq_consume", "shop.process", "--processes", "2")
     command.eventually(lambda: len(set(project.notes("process"))) == 2)
     pids = {int(line.split()[1]) for line in project.notes("process")}
