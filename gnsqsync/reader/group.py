@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from gnsqsync.errors import ClosedError, ConfigError
-from gnsqsync.options import check_int
+from gnsqsync.options import check_int, checks_names
 from gnsqsync.policy.latency import JointRate
 from gnsqsync.policy.rdy import Load, RdyAllocator
 from gnsqsync.reader.advice import Told, advise
@@ -157,6 +157,7 @@ class ReaderGroup(Group):
             on a common server without ``shared=True``; or dead letters would go round for ever.
     """
 
+    @checks_names
     def __init__(
         self,
         readers: Iterable[Reader],

@@ -15,7 +15,7 @@ from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.discovery.polling import Discovery
 from gnsqsync.discovery.questions import topics_like
 from gnsqsync.errors import ConfigError
-from gnsqsync.options import ConnectionOptions, check_duration
+from gnsqsync.options import ConnectionOptions, check_duration, checks_names
 from gnsqsync.reader.advice import Told
 from gnsqsync.reader.group import Group, Members, advise_once
 from gnsqsync.reader.reader import Reader
@@ -62,6 +62,7 @@ class TopicGroup(Group):
             ``join()`` raises it.
     """
 
+    @checks_names
     def __init__(
         self,
         pattern: str | re.Pattern[str],

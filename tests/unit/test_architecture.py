@@ -20,7 +20,7 @@ CLASS_LINES, CLASS_METHODS, FUNCTION_LINES = 400, 25, 60
 # Classes and functions beyond the limits, with their sizes.
 LARGE_CLASSES = {
     "reader.reader.Reader": 661,
-    "writer.writer.Writer": 549,
+    "writer.writer.Writer": 534,
     "reader.subscription.Subscription": 483,
     "connection.send_queue.SendQueue": 474,
     "writer.nsqd_pool.NsqdPool": 452,
@@ -32,7 +32,7 @@ CLASSES_OF_MANY_METHODS = {
     "reader.subscription.Subscription": 43,
     "reader.reader.Reader": 36,
     "connection.send_queue.SendQueue": 32,
-    "writer.writer.Writer": 32,
+    "writer.writer.Writer": 31,
     "connection.connection.Connection": 31,
     "embedded.disk.queue.DiskQueue": 30,
     "writer.nsqd_pool.NsqdPool": 30,
