@@ -203,7 +203,7 @@ def _plain(word: str) -> str:
 
 
 def _publishes(known: set[str]) -> bool:
-    return not known.isdisjoint({"body", "bodies"}) and "channel" not in known
+    return not known.isdisjoint({"body", "bodies", "defer"}) and "channel" not in known
 
 
 def meant(word: str, known: Iterable[str]) -> str:
