@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 from gnsqsync.errors import ConfigError
 from gnsqsync.foreign import text_of
 from gnsqsync.message import NOT_OF_THE_MESSAGE, Message, Reject
-from gnsqsync.options import check_handler
+from gnsqsync.options import check_handler, checks_names
 
 __all__ = ["typed"]
 
@@ -22,6 +22,7 @@ T = TypeVar("T")
 _MOST_OF_A_REASON = 300
 
 
+@checks_names
 def typed(
     body: type[T], *, name: str = "handler"
 ) -> Callable[[Callable[[Message, T], object]], Callable[[Message], object]]:

@@ -18,7 +18,7 @@ from gnsqsync.errors import ConfigError
 from gnsqsync.foreign import ends_worker, repr_of, text_of
 from gnsqsync.message import DONE, Message, Reject, Requeue, no_key
 from gnsqsync.middleware import Handler, Middleware
-from gnsqsync.options import check_duration, check_int
+from gnsqsync.options import check_duration, check_int, checks_names
 
 __all__ = ["KeyWindow"]
 
@@ -76,6 +76,7 @@ class KeyWindow(Middleware):
 
     fails_after_handler = False
 
+    @checks_names
     def __init__(
         self, size: int = 100_000, key: KeyOf | None = None, *, delay: float = 1.0
     ) -> None:

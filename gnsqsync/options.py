@@ -14,10 +14,10 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from types import AsyncGeneratorType, GeneratorType
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypedDict, TypeVar
 
 from gnsqsync._version import __version__
 from gnsqsync.addresses import Address, parse_address
@@ -37,9 +37,12 @@ __all__ = [
     "check_ran",
     "check_tls_files",
     "check_topic",
+    "checks_names",
+    "checks_names_of",
     "environment_bundle",
     "handler_name",
     "https_options",
+    "refuse_unknown",
     "split_connection_options",
 ]
 
@@ -48,7 +51,56 @@ _HTTPS = ("tls_ca_file", "tls_cert_file", "tls_key_file", "tls_verify")
 # Environment variables that name authorities for all programs. The first one that is set counts.
 _BUNDLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 _NAME = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
+
+
+def refuse_names(call: str, unknown: Collection[str], known: Collection[str]) -> NoReturn:
+    """Raise ConfigError about an unknown keyword of a call, with the name that was meant."""
+    # Imported here: only a misspelt name needs the table of names.
+    from gnsqsync.hints import meant
+
+    name = min(unknown)
+    hint = meant(name, known)
+    raise ConfigError(f"{call} has no option {name!r}{'; ' if hint else ''}{hint}") from None
+
+
+def refuse_unknown(function: Callable[..., object], unknown: Collection[str]) -> NoReturn:
+    """Raise ConfigError about the unknown keywords that a function has collected."""
+    names = inspect.signature(function).parameters
+    kinds = {name for name, parameter in names.items() if parameter.kind != parameter.VAR_KEYWORD}
+    refuse_names(function.__qualname__, unknown, kinds - {"self"})
+
+
+def checks_names(function: Callable[P, T]) -> Callable[P, T]:
+    """Make a call with an unknown keyword a ConfigError that names the right one.
+
+    Publishes of a Writer, which must be fast, take such keywords themselves, and refuse them.
+    """
+
+    @functools.wraps(function)
+    def call(*arguments: P.args, **keywords: P.kwargs) -> T:
+        try:
+            return function(*arguments, **keywords)
+        except TypeError:
+            known = inspect.signature(function).parameters
+            unknown = keywords.keys() - known.keys()
+            if not unknown:
+                raise
+            name = function.__qualname__.removesuffix(".__init__")
+            refuse_names(name, unknown, known.keys() - {"self"})
+
+    return call
+
+
+def checks_names_of(kind: type[T]) -> type[T]:
+    """Make the constructor of a dataclass check the names of keywords."""
+    made = kind.__init__
+    made.__qualname__ = f"{kind.__qualname__}.__init__"
+    setattr(kind, "__init__", checks_names(made))  # noqa: B010 - mypy forbids the assignment
+    return kind
 
 
 def _check_name(kind: str, name: object) -> str:
@@ -260,6 +312,7 @@ def _short_hostname() -> str:
     return socket.gethostname().split(".")[0]
 
 
+@checks_names_of
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
     """Options of a connection to one nsqd. All are keyword options of Reader and Writer, too.
@@ -534,15 +587,10 @@ def split_connection_options(
 
     ConfigError names a keyword that does not exist, and the one that was probably meant.
     """
-    unknown = sorted(set(keywords) - _OPTION_NAMES)
+    unknown = keywords.keys() - _OPTION_NAMES
     if unknown:
-        # Imported here: only a misspelt name needs the table of names.
-        from gnsqsync.hints import meant
-
-        hint = meant(unknown[0], _OPTION_NAMES | set(inspect.signature(owner).parameters))
-        raise ConfigError(
-            f"{owner.__name__} has no option {unknown[0]!r}{'; ' if hint else ''}{hint}"
-        )
+        known = _OPTION_NAMES | inspect.signature(owner).parameters.keys()
+        refuse_names(owner.__name__, unknown, known)
     if options is None:
         return ConnectionOptions(**keywords)
     if not isinstance(options, ConnectionOptions):

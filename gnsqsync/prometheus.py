@@ -22,6 +22,7 @@ from prometheus_client.core import (
 
 from gnsqsync import Message, Observer, Reader, Writer
 from gnsqsync.errors import ClosedError, PublishError
+from gnsqsync.options import checks_names
 from gnsqsync.stats import Histogram as Times
 from gnsqsync.stats import ReaderStats, WriterStats
 
@@ -48,6 +49,7 @@ class Metrics:
         ValueError: The registry has such metrics already. prometheus_client raises it.
     """
 
+    @checks_names
     def __init__(
         self, registry: CollectorRegistry | None = None, *, buckets: Sequence[float] = BUCKETS
     ) -> None:

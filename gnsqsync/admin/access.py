@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from gnsqsync.admin.options import AdminOptions
 
-__all__ = ["LETTERS", "MAY_ACT", "USER", "Access"]
+__all__ = ["LETTERS", "MAY_ACT", "RECORD", "USER", "Access"]
 
 # Keys of the environ that an application around nsqadmin may set, and that no header can set:
 # True if its user may act, and the user's name.
@@ -17,6 +17,8 @@ MAY_ACT = "gnsqsync.admin.may_act"
 USER = "gnsqsync.admin.user"
 # Key of a function of that application: topic -> URL of its page for the dead letters, or "".
 LETTERS = "gnsqsync.admin.letters_page"
+# Key of a function of that application: (verb, object) of each action, called before it begins.
+RECORD = "gnsqsync.admin.record"
 
 # Headers that proxies add to a request, and the prefix of further ones.
 _OF_PROXIES = {

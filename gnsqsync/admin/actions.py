@@ -9,6 +9,7 @@ import queue
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +26,8 @@ __all__ = ["Actions", "NotListed", "Notifications", "Verb", "Visitor"]
 _MOST_NOTIFICATIONS = 1000
 
 Verb = Literal["pause", "unpause", "empty"]
+# Actions that lose messages: a WARNING in the log.
+_DESTROYING = {"delete", "empty", "tombstone"}
 
 
 class NotListed(Exception):
@@ -35,13 +38,15 @@ class NotListed(Exception):
 class Visitor:
     """The person who acts: the parts of a request that go into a notification.
 
-    ``remote_ip`` is ``ip:port``.
+    ``remote_ip`` is ``ip:port``. ``record`` keeps a verb and its object for the application around
+    nsqadmin.
     """
 
     user: str
     remote_ip: str
     user_agent: str
     url: str
+    record: Callable[[str, str], object] | None = None
 
     @property
     def name(self) -> str:
@@ -175,7 +180,7 @@ class Actions:
 
         ``channel``: "" creates the topic alone.
         """
-        self._log.info("create of %s by %s", _words(topic, channel), visitor.name)
+        self.note("create", _words(topic, channel), visitor)
         errors = self._tell_lookupds("/topic/create", topic=topic)
         if channel:
             errors += self._tell_lookupds("/channel/create", topic=topic, channel=channel)
@@ -188,7 +193,7 @@ class Actions:
 
     def delete(self, topic: str, channel: str, visitor: Visitor) -> list[str]:
         """Delete a topic with its channels, or one channel, everywhere."""
-        self._note("delete", _words(topic, channel), visitor)
+        self.note("delete", _words(topic, channel), visitor)
         names, kind = _names(topic, channel)
         nodes, errors = self._find(topic)
         errors += self._tell_lookupds(f"/{kind}/delete", **names)
@@ -199,10 +204,7 @@ class Actions:
     def change(self, verb: Verb, topic: str, channel: str, visitor: Visitor) -> list[str]:
         """Pause, unpause or empty a topic or a channel on all nsqds that have the topic."""
         names, kind = _names(topic, channel)
-        if verb == "empty":
-            self._note(verb, _words(topic, channel), visitor)
-        else:
-            self._log.info("%s of %s by %s", verb, _words(topic, channel), visitor.name)
+        self.note(verb, _words(topic, channel), visitor)
         try:
             nodes, errors = self._find(topic)
             return errors + self._tell(nodes, f"/{kind}/{verb}", **names)
@@ -216,7 +218,7 @@ class Actions:
         NotListed if no nsqlookupd lists ``node``: a visitor must not choose the server to which
         this machine sends a request.
         """
-        self._note("tombstone", f"{_words(topic, '')} on {node}", visitor)
+        self.note("tombstone", f"{_words(topic, '')} on {node}", visitor)
         self._cluster.forget()
         nodes, errors = self._cluster.nodes()
         if not self._cluster.lookupds or node not in map(http_address, nodes):
@@ -226,13 +228,19 @@ class Actions:
         self._notifications.send("tombstone_topic_producer", visitor, topic=topic, node=node)
         return errors
 
-    def publish(self, topic: str, body: bytes, node: str) -> list[str]:
+    def publish(self, topic: str, body: bytes, node: str, visitor: Visitor) -> list[str]:
         """Publish one message to the nsqd ``broadcast_address:http_port``."""
+        self.note("publish", f"a message to topic {topic} on {node}", visitor)
         return self._cluster.post("nsqd", [node], "/pub", {"topic": topic}, body)
 
-    def _note(self, verb: str, what: str, visitor: Visitor) -> None:
-        """Log an action that destroys messages, before it begins."""
-        self._log.warning("%s of %s is asked for by %s", verb, what, visitor.name)
+    def note(self, verb: str, what: str, visitor: Visitor) -> None:
+        """Log and record an action before it begins, so that nothing is done without a record."""
+        if verb in _DESTROYING:
+            self._log.warning("%s of %s is asked for by %s", verb, what, visitor.name)
+        else:
+            self._log.info("%s of %s by %s", verb, what, visitor.name)
+        if visitor.record is not None:
+            visitor.record(verb, what)
 
     def _find(self, topic: str) -> tuple[list[Shape], list[str]]:
         # The list of nsqds to change must not come from the cache.

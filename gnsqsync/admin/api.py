@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import requests
 
-from gnsqsync.admin.access import USER, Access
+from gnsqsync.admin.access import RECORD, USER, Access
 from gnsqsync.admin.actions import Actions, NotListed, Verb, Visitor
 from gnsqsync.admin.cluster import AllFailed, Cluster
 from gnsqsync.admin.options import AdminOptions
@@ -77,6 +77,7 @@ def visitor(environ: Mapping[str, Any]) -> Visitor:
         f"{f'[{peer}]' if ':' in peer else peer}:{environ.get('REMOTE_PORT', '')}",
         environ.get("HTTP_USER_AGENT", ""),
         f"{scheme}://{environ.get('HTTP_HOST', '')}{path}",
+        environ.get(RECORD),
     )
 
 
@@ -262,12 +263,18 @@ class API:
             level = body.decode("utf-8", "replace").lower()
             if level not in LEVELS:
                 raise HTTPFault(400, "INVALID_VALUE")
+            self._note_config(request, name, level)
             self.log.level = level
         elif name == "nsqlookupd_http_addresses":
-            self._cluster.lookupds = tuple(_addresses(body))
+            addresses = _addresses(body)
+            self._note_config(request, name, ", ".join(map(shown, addresses)))
+            self._cluster.lookupds = tuple(addresses)
         else:
             raise HTTPFault(400, "INVALID_OPTION")
         return self._value(name)
+
+    def _note_config(self, request: Request, name: str, value: str) -> None:
+        self._actions.note("configure", f"{name} to {value}", visitor(request.environ))
 
     def _check_config(self, request: Request, *, changes: bool) -> None:
         why = self.access.to_config(request.environ, changes=changes)

@@ -6,6 +6,7 @@ Knows the names of the modules. Each is loaded when its command is called.
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -130,6 +131,24 @@ def gnsqsync() -> None:
     """
 
 
+def _led(error: click.NoSuchOption) -> click.NoSuchOption:
+    """Return the error with the options that the name means in other clients, if it is one."""
+    # Imported here: only a misspelt name needs the table of names.
+    from gnsqsync.hints import meant
+
+    given = [] if error.ctx is None else error.ctx.command.params
+    options = [option for one in given for option in one.opts if option.startswith("--")]
+    known = {option[2:].replace("-", "_"): option for option in options}
+    # An option that may be repeated has the singular of the argument's name.
+    known |= {f"{name}es": option for name, option in known.items() if name.endswith("address")}
+    names = re.findall(r"'(\w+)'", meant(error.option_name, known))
+    found = " or ".join(dict.fromkeys(known[name] for name in names if name in known))
+    if not found:
+        return error
+    text = f"No such option '{error.option_name}'. Did you mean {found}?"
+    return click.NoSuchOption(error.option_name, text, ctx=error.ctx)
+
+
 def run_command(arguments: Sequence[str]) -> int:
     """Run a command. Return its exit code, after one sentence on stderr for a foreseen error."""
     try:
@@ -137,6 +156,8 @@ def run_command(arguments: Sequence[str]) -> int:
         drop_unwritten()
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption):
+            error = _led(error)
         with suppress(OSError):  # Standard error may have no reader.
             error.show()
         return error.exit_code

@@ -78,7 +78,12 @@ class Options:
     def __init__(self, **given: Any) -> None:
         unknown = given.keys() - self.known.keys()
         if unknown:
-            raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
+            # Imported here: only a misspelt name needs it.
+            from gnsqsync.hints import did_you_mean
+
+            close = did_you_mean(min(unknown), self.known)
+            hint = "" if close is None else f"; did you mean {close!r}?"
+            raise TypeError(f"unknown options: {', '.join(sorted(unknown))}{hint}")
         for name, one in self.known.items():
             self.__dict__[name] = given[name] if name in given else one.default()
         self._settle()

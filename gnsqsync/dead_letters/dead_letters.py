@@ -31,6 +31,7 @@ from gnsqsync.options import (
     check_duration,
     check_int,
     check_topic,
+    checks_names,
     split_connection_options,
 )
 from gnsqsync.runtime import RuntimeLike, choose
@@ -117,6 +118,7 @@ class DeadLetters:
         One thread at a time; ``stop()`` from any thread and from signal handlers.
     """
 
+    @checks_names
     def __init__(
         self,
         topic: str,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from django.apps import AppConfig
 from django.core.checks import register
 from django.core.signals import setting_changed
@@ -19,11 +21,11 @@ class GnsqsyncConfig(AppConfig):
     label = "gnsqsync"
     verbose_name: str = "NSQ"
 
-    def import_models(self) -> None:
-        """Import the models. With --reload, an error of a later app makes the command wait."""
+    def __init__(self, app_name: str, app_module: ModuleType | None) -> None:
+        """Load the app. With --reload, an error of a later app makes the command wait."""
         for command in ("nsq_consume", "nsq_tasks"):
             wait_if_the_program_cannot_start(command)
-        super().import_models()
+        super().__init__(app_name, app_module)
 
     def ready(self) -> None:
         register(check_settings, "gnsqsync")

@@ -2,13 +2,15 @@
 
 Staff may look. Superusers may act, and so may staff with the permission that ``ADMIN_PERMISSION``
 in ``GNSQSYNC["default"]`` names. nsqadmin asks the nsqlookupds of ``LOOKUPD``, or else the nsqds of
-``NSQD_HTTP``, or else the ports after those of ``NSQD``.
+``NSQD_HTTP``, or else the ports after those of ``NSQD``. Each action leaves an entry in the log of
+Django's admin, if that is installed.
 
 Needs the extra ``admin``.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,7 +23,7 @@ from django.urls import URLPattern, re_path
 from django.views.decorators.csrf import csrf_exempt
 
 from gnsqsync.addresses import http_urls
-from gnsqsync.admin.access import LETTERS, MAY_ACT, USER
+from gnsqsync.admin.access import LETTERS, MAY_ACT, RECORD, USER
 from gnsqsync.admin.app import Admin, create_app
 from gnsqsync.django.config import DEFAULT, Alias, get_alias
 from gnsqsync.django.login import login_url
@@ -67,6 +69,7 @@ def nsqadmin(request: HttpRequest, path: str) -> HttpResponseBase:
         MAY_ACT: user.is_superuser or bool(permission and user.has_perm(permission)),
         USER: user.get_username(),
         LETTERS: _letters_page,
+        RECORD: partial(_record, user.pk),
     }
     head: list[Any] = []
     body = _of_this_process()(environ, lambda *given: head.extend(given))
@@ -94,6 +97,22 @@ def _letters_page(topic: str) -> str:
     from gnsqsync.django.dead_letters import page_of
 
     return page_of(topic)
+
+
+def _record(user: object, verb: str, what: str) -> None:
+    """Write an entry into the log of Django's admin, which knows the user by the primary key."""
+    if not apps.is_installed("django.contrib.admin"):
+        return
+    from django.contrib.admin.models import ADDITION, CHANGE, DELETION, LogEntry
+
+    flags = {"create": ADDITION, "publish": ADDITION}
+    flags |= dict.fromkeys(("delete", "empty", "tombstone"), DELETION)
+    LogEntry.objects.create(
+        user_id=user,
+        object_repr=what[:200],
+        action_flag=flags.get(verb, CHANGE),
+        change_message=f"nsqadmin: {verb}",
+    )
 
 
 def _of_this_process() -> Admin:

@@ -21,6 +21,7 @@ from gnsqsync.django.moments import now
 from gnsqsync.django.outbox.writing import insert
 from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError
+from gnsqsync.options import checks_names
 from gnsqsync.service.cron import Cron, check_zone
 from gnsqsync.service.due import future, later
 from gnsqsync.service.in_doubt import IN_DOUBT, tell_canceled, tell_moved
@@ -39,6 +40,7 @@ NEEDED = ("gnsqsync_outbox", "0004_keys_by_bytes")
 on_change: list[Callable[[str, datetime | None], object]] = []
 
 
+@checks_names
 def publish_at(
     topic: str,
     body: bytes | str,
@@ -73,6 +75,7 @@ def publish_at(
     return _insert(topic, body, _future(when), key, alias, headers, using)
 
 
+@checks_names
 def publish_after(
     topic: str,
     body: bytes | str,
@@ -199,6 +202,7 @@ def _scheduled(key: str, using: str | None) -> Any:
     return OutboxMessage.objects.using(database).filter(key=key, deliver_at__isnull=False)
 
 
+@checks_names
 def periodic(
     name: str,
     cron: str,

@@ -42,6 +42,7 @@ from gnsqsync.options import (
     check_duration,
     check_int,
     check_topic,
+    checks_names,
 )
 from gnsqsync.runtime.troubles import more, troubles
 
@@ -205,6 +206,7 @@ class NsqdHTTP(HTTPClient):
             params["channel"] = check_channel(channel)
         return params
 
+    @checks_names
     def pub(self, topic: str, body: bytes | str, *, defer: float | None = None) -> None:
         """Publish one message.
 
@@ -223,6 +225,7 @@ class NsqdHTTP(HTTPClient):
             params["defer"] = str(round(check_duration("defer", defer, finite=True) * 1000))
         self._post("/pub", params, data)
 
+    @checks_names
     def mpub(self, topic: str, bodies: Iterable[bytes | str]) -> None:
         """Publish several messages in one request, all or none of them, always as binary.
 

@@ -31,7 +31,7 @@ from gnsqsync.errors import (
 from gnsqsync.http.envelopes import http_error, payload, words
 from gnsqsync.http.json_memory import parse_json
 from gnsqsync.http.limits import SLOWEST_ANSWER, LimitedAdapter, watch_redirects
-from gnsqsync.options import check_duration, check_tls_files, environment_bundle
+from gnsqsync.options import check_duration, check_tls_files, checks_names, environment_bundle
 from gnsqsync.runtime import choose
 from gnsqsync.runtime.call import Call
 from gnsqsync.runtime.dial import LONGEST
@@ -107,6 +107,7 @@ class HTTPClient:
     # True if the server can listen on a unix socket.
     has_unix_sockets = False
 
+    @checks_names
     def __init__(
         self,
         address: NsqdAddress,

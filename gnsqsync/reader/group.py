@@ -17,10 +17,10 @@ from dataclasses import replace
 from typing import TypeVar
 
 from gnsqsync.errors import ClosedError, ConfigError
-from gnsqsync.options import check_int
+from gnsqsync.options import check_int, checks_names
 from gnsqsync.policy.latency import JointRate
 from gnsqsync.policy.rdy import Load, RdyAllocator
-from gnsqsync.reader.advice import advise
+from gnsqsync.reader.advice import Told, advise
 from gnsqsync.reader.reader import Reader
 from gnsqsync.runtime import Event, Runtime, RuntimeLike, Task, choose
 from gnsqsync.runtime.event_loop import warn_that_start_blocks
@@ -157,6 +157,7 @@ class ReaderGroup(Group):
             on a common server without ``shared=True``; or dead letters would go round for ever.
     """
 
+    @checks_names
     def __init__(
         self,
         readers: Iterable[Reader],
@@ -184,13 +185,14 @@ class ReaderGroup(Group):
         return ()
 
 
-def advise_once(readers: Iterable[Reader]) -> None:
+def advise_once(readers: Iterable[Reader], told: Told | None = None) -> None:
     """Warn about options of Readers that start soon. Equal warnings make one line.
 
-    Processes that are forked from this one do not repeat the warnings.
+    Processes that are forked from this one do not repeat the warnings, nor do Readers with the
+    same ``told``.
     """
     chosen = [reader for reader in readers if not reader._setup.is_advised]
-    advise([reader._setup for reader in chosen])
+    advise([reader._setup for reader in chosen], told)
     for reader in chosen:
         reader._setup = replace(reader._setup, is_advised=True)
 

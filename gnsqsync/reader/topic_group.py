@@ -15,8 +15,9 @@ from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.discovery.polling import Discovery
 from gnsqsync.discovery.questions import topics_like
 from gnsqsync.errors import ConfigError
-from gnsqsync.options import ConnectionOptions, check_duration
-from gnsqsync.reader.group import Group, Members
+from gnsqsync.options import ConnectionOptions, check_duration, checks_names
+from gnsqsync.reader.advice import Told
+from gnsqsync.reader.group import Group, Members, advise_once
 from gnsqsync.reader.reader import Reader
 from gnsqsync.runtime import Queue, Runtime, RuntimeLike, Task
 from gnsqsync.runtime.at_exit import at_exit, not_at_exit
@@ -61,6 +62,7 @@ class TopicGroup(Group):
             ``join()`` raises it.
     """
 
+    @checks_names
     def __init__(
         self,
         pattern: str | re.Pattern[str],
@@ -150,6 +152,8 @@ class _Following:
         self._news: Queue = runtime.queue()
         self._listed: dict[Hashable, set[str]] = {}
         self._readers: dict[str, Reader] = {}
+        # The warnings about options, which make_reader usually gives to each Reader alike.
+        self._told = Told()
         self._task: Task | None = None
         self._discovery = Discovery(
             topics_like(pattern),
@@ -210,6 +214,7 @@ class _Following:
                 return
             self._readers[topic] = reader = self._made(topic)
             log.info("topic %s is listed and matches", topic, extra={"topic": topic})
+            advise_once([reader], self._told)
             self._members.add([reader])
             # A stop during the start may not have seen this Reader.
             for timeout in self._granted:

@@ -35,7 +35,10 @@ __all__ = [
 
 # Environment variable of the child. Its value is the process id of the parent that restarts it.
 _VARIABLE = "GNSQSYNC_RELOADED_BY"
+# Environment variable of a probe. Its value is the process id of the parent.
+_PROBE = "GNSQSYNC_RELOAD_PROBE_OF"
 _LOOK_SECONDS = 0.5
+_PROBE_SECONDS = 0.05
 # Seconds after the handlers' time at which a child is killed.
 _GRACE_SECONDS = 10.0
 
@@ -143,6 +146,8 @@ def waiting_for_repair(
     unless it is one of ``always``. In a child of ``run_reloading`` each error is raised, because
     its parent waits.
     """
+    if reload:
+        _end_a_probe()
     try:
         yield
     except Exception as error:
@@ -163,6 +168,7 @@ def wait_if_the_program_cannot_start(*words: str) -> None:
     """
     if not {"--reload", *words} <= set(sys.argv) or reloaded_place() is not None:
         return
+    _end_a_probe()
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -193,22 +199,48 @@ def _files_of(error: BaseException) -> set[Path]:
 
 
 def _begin_anew_after_change(files: Iterable[Path], say: Callable[[str], object]) -> None:
-    """Run the command line again in this process when a file changes. Return after a signal."""
+    """Run the command line again in this process when a file changes. Return after a signal.
+
+    A framework loads files (Django its settings) before the command waits for anything. A probe
+    runs first, so an error in these files waits for the next change, too.
+    """
     watched = Files(files)
     asked = choose(None).event()
     with handled(ending(), lambda number, frame: asked.set()):
-        say("failed at its start; waiting for a file to change")
-        while not asked.wait(_LOOK_SECONDS):
-            changed = watched.changed()
-            if changed:
+        while True:
+            say("failed at its start; waiting for a file to change")
+            changed: list[Path] = []
+            while not changed:
+                if asked.wait(_LOOK_SECONDS):
+                    return
+                changed = watched.changed()
+            for path in changed:
+                forget_compiled(path)
+            say(f"{changed[0]} changed; starting again")
+            if _gets_as_far_as_here(asked):
                 break
-        else:
-            return
-    for path in changed:
-        forget_compiled(path)
-    say(f"{changed[0]} changed; starting again")
+            if asked.is_set():
+                return
     flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # nosec B606
+
+
+def _gets_as_far_as_here(asked: Event) -> bool:
+    """Return True if the command line, run in a child, reaches the point where errors wait."""
+    environment = {**os.environ, _PROBE: str(os.getpid())}
+    words = [sys.executable, *sys.orig_argv[1:]]
+    with subprocess.Popen(words, env=environment, preexec_fn=_ignore_interrupts) as probe:
+        while probe.poll() is None:
+            if asked.wait(_PROBE_SECONDS):
+                probe.kill()
+        return probe.returncode == 0 and not asked.is_set()
+
+
+def _end_a_probe() -> None:
+    """End this process with 0 if it only shows that the command line gets as far as here."""
+    if os.environ.get(_PROBE, "") == str(os.getppid()):
+        flush()
+        os._exit(0)
 
 
 def _ignore_interrupts() -> None:

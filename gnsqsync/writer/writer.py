@@ -15,7 +15,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Unpack
 
 from gnsqsync.addresses import AddressLike, UrlLike, http_urls, parse_addresses
 from gnsqsync.discovery.lookups import Lookups
@@ -29,6 +29,7 @@ from gnsqsync.options import (
     check_duration,
     check_int,
     check_topic,
+    refuse_unknown,
     split_connection_options,
 )
 from gnsqsync.policy.outage import REFUSED, Outage
@@ -202,6 +203,7 @@ class Writer:
         defer: float | None = None,
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
+        **unknown: Never,
     ) -> None:
         """Publish one message and return when nsqd has said OK.
 
@@ -223,6 +225,8 @@ class Writer:
             TooFewCopies: At least one nsqd has it, but fewer than ``copies_min``.
             ClosedError: The Writer is closed.
         """
+        if unknown:
+            refuse_unknown(Writer.publish, unknown)
         if self._is_plain and headers is None:
             self._publish(topic, body, defer, timeout)
             return
@@ -269,6 +273,7 @@ class Writer:
         *,
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
+        **unknown: Never,
     ) -> None:
         """Publish messages with MPUB, as few as ``max_body_size`` allows, one after the other.
 
@@ -288,6 +293,8 @@ class Writer:
             ConfigError: A value is not allowed. Nothing was sent.
             ClosedError: The Writer is closed. It has ``acknowledged``, too.
         """
+        if unknown:
+            refuse_unknown(Writer.publish_many, unknown)
         if isinstance(bodies, (bytes, str)):
             raise ConfigError("bodies is one bytes or str; give a list of them, or use publish()")
         several = list(bodies)
@@ -309,7 +316,7 @@ class Writer:
             check_topic(topic)
         commands.pub_head(topic)
         checked = self._check_bodies(bodies)
-        chunks = self._chunks(checked)
+        chunks = _chunks(checked, self._max_body_size)
         publisher = self._publisher()
         if self._running_loop is not None:
             self._warn_in_event_loop("publish_many")
@@ -330,6 +337,7 @@ class Writer:
         *,
         defer: float | None = None,
         headers: Mapping[str, str] | None = None,
+        **unknown: Never,
     ) -> Future[None]:
         """Publish without waiting for nsqd. The Future ends with None or a PublishError.
 
@@ -351,6 +359,8 @@ class Writer:
         Raises:
             NSQError: As in ``publish()``, until the message has left.
         """
+        if unknown:
+            refuse_unknown(Writer.publish_async, unknown)
         if self._is_plain and headers is None:
             return self._publish_async(topic, body, defer)
 
@@ -400,30 +410,6 @@ class Writer:
             if min(sizes) and max(sizes) <= limit:
                 return [*bodies]
         return [check_body(body, limit, f"bodies[{i}]") for i, body in enumerate(bodies)]
-
-    def _chunks(self, bodies: list[bytes]) -> list[list[bytes]]:
-        """Split bodies by nsqd's limits on an MPUB: its bytes, and its count of messages
-        (docs/protocol/publishing#publish)."""
-        # Each body has at least one byte, so an MPUB within the bytes is within the count, too.
-        if 4 + 4 * len(bodies) + sum(map(len, bodies)) <= self._max_body_size:
-            return [bodies]
-        count_max = (self._max_body_size - 4) // 5
-        chunks: list[list[bytes]] = []
-        chunk: list[bytes] = []
-        size = 4
-        for index, body in enumerate(bodies):
-            if len(body) + 8 > self._max_body_size:
-                raise ConfigError(
-                    f"bodies[{index}] has {len(body)} bytes; in an MPUB max_body_size allows"
-                    f" {self._max_body_size - 8}"
-                )
-            if chunk and (size + 4 + len(body) > self._max_body_size or len(chunk) == count_max):
-                chunks.append(chunk)
-                chunk, size = [], 4
-            chunk.append(body)
-            size += 4 + len(body)
-        chunks.append(chunk)
-        return chunks
 
     def _timeout(self, timeout: float | None) -> float:
         return self._publish_timeout if timeout is None else check_duration("timeout", timeout)
@@ -604,3 +590,28 @@ class Writer:
         where = [str(address) for address in self._addresses]
         where += [f"what {url} lists" for url in self._lookups.shown]
         return f"<Writer to {', '.join(where)}>"
+
+
+def _chunks(bodies: list[bytes], most: int) -> list[list[bytes]]:
+    """Split bodies by nsqd's limits on an MPUB: ``most`` bytes, and its count of messages
+    (docs/protocol/publishing#publish).
+    """
+    # Each body has at least one byte, so an MPUB within the bytes is within the count, too.
+    if 4 + 4 * len(bodies) + sum(map(len, bodies)) <= most:
+        return [bodies]
+    count_max = (most - 4) // 5
+    chunks: list[list[bytes]] = []
+    chunk: list[bytes] = []
+    size = 4
+    for index, body in enumerate(bodies):
+        if len(body) + 8 > most:
+            raise ConfigError(
+                f"bodies[{index}] has {len(body)} bytes; in an MPUB max_body_size allows {most - 8}"
+            )
+        if chunk and (size + 4 + len(body) > most or len(chunk) == count_max):
+            chunks.append(chunk)
+            chunk, size = [], 4
+        chunk.append(body)
+        size += 4 + len(body)
+    chunks.append(chunk)
+    return chunks

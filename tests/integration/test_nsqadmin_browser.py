@@ -69,6 +69,30 @@ def test_pages_can_be_read_by_everybody(browser: Chrome, site: NsqadminSite, pat
     assert complaints(browser) == []
 
 
+def test_the_longest_names_fit_a_phone(
+    browser: Chrome, site: NsqadminSite, nsqds: list[NsqdHTTP]
+) -> None:
+    """NSQ allows 64 characters, and these have no place for a break."""
+    name = "n" * 64
+    nsqds[0].create_topic(name)
+    nsqds[0].create_channel(name, name)
+    nsqds[0].pub(name, b"x")
+    try:
+        for path in (
+            "/",
+            f"/topics/{name}",
+            f"/topics/{name}/{name}",
+            f"/topics/{name}/{name[1:]}",
+            f"/confirm?verb=delete&topic={name}&channel={name}",
+            f"/publish/{name}",
+            f"/watch/{name}",
+        ):
+            browser.get(site.url + path)
+            check_page(browser, scripts=2)
+    finally:
+        nsqds[0].delete_topic(name)
+
+
 def test_the_page_of_a_node(browser: Chrome, site: NsqadminSite) -> None:
     browser.get(f"{site.url}/nodes")
     follow(browser, By.CSS_SELECTOR, "tbody th a")

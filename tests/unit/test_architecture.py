@@ -20,7 +20,7 @@ CLASS_LINES, CLASS_METHODS, FUNCTION_LINES = 400, 25, 60
 # Classes and functions beyond the limits, with their sizes.
 LARGE_CLASSES = {
     "reader.reader.Reader": 661,
-    "writer.writer.Writer": 549,
+    "writer.writer.Writer": 534,
     "reader.subscription.Subscription": 483,
     "writer.nsqd_pool.NsqdPool": 452,
     "reader.workers.Workers": 418,
@@ -29,7 +29,7 @@ LARGE_CLASSES = {
 CLASSES_OF_MANY_METHODS = {
     "reader.subscription.Subscription": 43,
     "reader.reader.Reader": 36,
-    "writer.writer.Writer": 32,
+    "writer.writer.Writer": 31,
     "embedded.disk.queue.DiskQueue": 30,
     "writer.nsqd_pool.NsqdPool": 30,
     "embedded.session.Session": 28,

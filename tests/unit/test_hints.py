@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from inspect import signature
 
 import pytest
 
-from gnsqsync import Reader, Writer
+from gnsqsync import (
+    ConnectionOptions,
+    KeyWindow,
+    NsqdHTTP,
+    Reader,
+    ReaderGroup,
+    TopicGroup,
+    Writer,
+    typed,
+)
+from gnsqsync.dead_letters import DeadLetters
 from gnsqsync.errors import ConfigError
-from gnsqsync.hints import _ELSEWHERE, meant, right_name, sentence
+from gnsqsync.hints import _ELSEWHERE, _PUBLISHING, meant, right_name, sentence
 from gnsqsync.service.settings import known_options
+from gnsqsync.writer.memory import MemoryWriter
 from tests.support.texts import DOCS
 
 # Arguments of Reader and Writer, which settings name in another way, and of their methods.
@@ -58,6 +73,57 @@ def test_servers_under_another_name_are_told_before_servers_are_missed() -> None
         Reader("t", "c", nsqd="127.0.0.1:4150")  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match="'max_attempts' is an option of something else"):
         Writer(max_tries=3)  # type: ignore[call-arg]
+
+
+WRITER = Writer(options=ConnectionOptions())
+# Calls of the public interface under a name of another client -> what the error says.
+CALLS: list[tuple[Callable[..., object], str, str]] = [
+    (partial(WRITER.publish, "t", b"x"), "delay", "it is 'defer', in seconds"),
+    (partial(WRITER.publish, "t", b"x"), "countdown", "it is 'defer', in seconds"),
+    (partial(WRITER.publish, "t", b"x"), "queue", "did you mean 'topic'?"),
+    (partial(WRITER.publish, "t", b"x"), "message", "did you mean 'body'?"),
+    (partial(WRITER.publish, "t", b"x"), "publishTimeout", "did you mean 'timeout'?"),
+    (partial(WRITER.publish, "t", b"x"), "headerz", "did you mean 'headers'?"),
+    (partial(WRITER.publish_many, "t", [b"x"]), "messages", "did you mean 'bodies'?"),
+    (partial(WRITER.publish_async, "t", b"x"), "callback", "returns a Future"),
+    (partial(MemoryWriter("127.0.0.1:1").publish, "t", b"x"), "data", "did you mean 'body'?"),
+    (ConnectionOptions, "tls_v1", "did you mean 'tls'?"),
+    (ConnectionOptions, "timeout", "'connect_timeout' limits connecting"),
+    (ConnectionOptions, "max_tries", "'max_attempts' is an option of something else"),
+    (partial(replace, ConnectionOptions()), "snapy", "did you mean 'snappy'?"),
+    (partial(ReaderGroup, ()), "max_inflight", "did you mean 'max_in_flight'?"),
+    (partial(TopicGroup, "t", print), "lookupd", "did you mean 'lookupd_http_addresses'?"),
+    (partial(NsqdHTTP, "h:1"), "tls_root_ca_file", "did you mean 'tls_ca_file'?"),
+    (KeyWindow, "max_size", "did you mean 'size'?"),
+    (partial(typed, int), "namee", "did you mean 'name'?"),
+    (partial(DeadLetters, "t"), "lookupd", "did you mean 'lookupd_http_addresses'?"),
+    (partial(NsqdHTTP("h:1").pub, "t", b"x"), "delay", "it is 'defer', in seconds"),
+    (partial(NsqdHTTP("h:1").mpub, "t"), "messages", "did you mean 'bodies'?"),
+]
+
+
+@pytest.mark.parametrize(("call", "given", "told"), CALLS)
+def test_a_call_leads_to_the_right_name(call: Callable[..., object], given: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        call(**{given: b"1"})
+    assert f" has no option {given!r}" in str(caught.value)
+    assert told in str(caught.value)
+
+
+def test_another_error_of_a_call_stays_what_it_is() -> None:
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'make_reader'"):
+        TopicGroup("t", lookupd_http_addresses="h:1")  # type: ignore[call-arg]
+
+
+def test_the_names_of_publishes_lead_only_to_names_that_are_there() -> None:
+    of_publishes = {
+        *signature(Writer.publish).parameters,
+        *signature(Writer.publish_many).parameters,
+    }
+    assert not _PUBLISHING.keys() & of_publishes
+    for foreign, here in _PUBLISHING.items():
+        names = {here} if here.isidentifier() else set(re.findall(r"'([a-z_]+)'(?!:)", here))
+        assert names <= of_publishes | OURS | {"alias"}, foreign
 
 
 def test_nothing_is_said_of_a_name_that_is_like_none() -> None:

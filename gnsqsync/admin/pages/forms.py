@@ -196,17 +196,15 @@ class Forms:
                     raise _Wrong(f"{node} has no topic {topic}.")
                 # Browsers send each line end of a form as CR LF.
                 body = form.get("body", "").replace("\r\n", "\n")
-                self._log.info("a message to topic %s on %s by %s", topic, node, who.name)
-                errors = self._actions.publish(topic, body.encode(), node)
+                errors = self._actions.publish(topic, body.encode(), node, who)
                 done = f"The message is published to {topic} on {node}."
             case "send_back":
                 to = form.get("to", "")
                 if not dead_letters.holds(topic, to, form.get("of", "")):
                     raise _Wrong(f"{topic} is not named as dead letters of {to}.")
                 self._check("send_back", topic, "")
+                self._actions.note("send back", f"dead letters of {topic} to {to}", who)
                 count, errors = dead_letters.send_back(self._cluster, topic, channel, to, who.name)
-                by = who.name
-                self._log.info("%s of %s sent back to %s by %s", count, topic, to, by)
                 return f"{counted(count, 'message')} went from {topic} to {to}.", errors
             case verb:
                 raise _Wrong(f"There is no action {verb!r}.")

@@ -17,7 +17,7 @@ from gnsqsync import Message
 from gnsqsync.contrib.sqlalchemy.columns import TABLE, Key, Moment, id_column, now, require_bytes
 from gnsqsync.envelope import MAX_KEY, check_key
 from gnsqsync.errors import ConfigError
-from gnsqsync.options import check_handler, check_int, check_ran
+from gnsqsync.options import check_handler, check_int, check_ran, checks_names
 from gnsqsync.service.collations import is_duplicate
 from gnsqsync.service.once import (
     MARK,
@@ -60,6 +60,7 @@ class Inbox:
             **TABLE,
         )
 
+    @checks_names
     def once(
         self, sessions: Callable[[], Session], key: KeyOf | None = None
     ) -> Callable[[Callable[[Message, Session], object]], Callable[[Message], None]]:

@@ -35,6 +35,7 @@ from gnsqsync.contrib.sqlalchemy.columns import (
 )
 from gnsqsync.contrib.sqlalchemy.store import OutboxStore
 from gnsqsync.errors import ConfigError
+from gnsqsync.options import checks_names
 from gnsqsync.service.due import AT_ONCE, future, later
 from gnsqsync.service.forked_engines import not_shared
 from gnsqsync.service.in_doubt import IN_DOUBT, tell_canceled, tell_moved
@@ -67,6 +68,7 @@ class Outbox:
         ConfigError: ``writer`` is none.
     """
 
+    @checks_names
     def __init__(
         self,
         metadata: MetaData,
@@ -101,6 +103,7 @@ class Outbox:
 
     # -- writing ---------------------------------------------------------------------------------
 
+    @checks_names
     def publish(
         self,
         session: Session | Connection,
@@ -141,6 +144,7 @@ class Outbox:
         (made,) = self._insert(session, topic, [body], due, headers, key)
         return made
 
+    @checks_names
     def publish_many(
         self,
         session: Session | Connection,
@@ -271,6 +275,7 @@ class Outbox:
         not_shared([engine])
         return engine
 
+    @checks_names
     def relay(
         self,
         engine: Engine | None = None,

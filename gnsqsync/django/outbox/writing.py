@@ -13,12 +13,14 @@ from gnsqsync.django.databases import written
 from gnsqsync.django.moments import now
 from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError
+from gnsqsync.options import checks_names
 from gnsqsync.service.due import AT_ONCE, later
 from gnsqsync.service.outbox_rows import Lag, age, ahead
 
 __all__ = ["Lag", "insert", "lag", "publish", "publish_many"]
 
 
+@checks_names
 def publish(
     topic: str,
     body: bytes | str,
@@ -53,6 +55,7 @@ def publish(
     insert(topic, [body], alias=alias, due=due, headers=headers, using=using)
 
 
+@checks_names
 def publish_many(
     topic: str,
     bodies: Iterable[bytes | str],

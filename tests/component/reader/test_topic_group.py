@@ -135,7 +135,11 @@ def topics_of(group: TopicGroup) -> list[str]:
 
 
 def test_topics_that_match_get_a_reader_when_they_appear(
-    groups: Groups, world: World, nsqd: ScriptedNsqd, lookupd: FakeServer
+    groups: Groups,
+    world: World,
+    nsqd: ScriptedNsqd,
+    lookupd: FakeServer,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     lists(lookupd, "orders", "refunds", "not/valid", "old_orders")
     group = groups.start("orders", lookupd)
@@ -150,6 +154,8 @@ def test_topics_that_match_get_a_reader_when_they_appear(
     # Once for each, however often they are listed.
     rounds(world, lookupd)
     assert groups.made == topics_of(group) == ["old_orders", "orders", "orders_eu"]
+    # The warning about their options is one for the group.
+    assert caplog.text.count("(max_attempts) or later") == 1
     assert {request["path"] for request in lookupd.requests} == {"/topics"}
 
 

@@ -388,13 +388,18 @@ import sys
 from gnsqsync.service.reload import wait_if_the_program_cannot_start
 
 sys.path.insert(0, "")
+import settings_of_test
+
 wait_if_the_program_cannot_start("consume")
 import jobs_of_test
 """
 
 
 def test_a_framework_that_cannot_start_the_program_waits_too(tmp_path: Path) -> None:
+    """The settings, which are loaded before this package, may break during the repair, too."""
     (tmp_path / "program.py").write_text(STARTED_BY_A_FRAMEWORK)
+    settings = tmp_path / "settings_of_test.py"
+    settings.write_text("")
     jobs = tmp_path / "jobs_of_test.py"
     jobs.write_text("def (")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -411,6 +416,11 @@ def test_a_framework_that_cannot_start_the_program_waits_too(tmp_path: Path) -> 
         [*words, "consume", "--reload"], cwd=tmp_path, env=environment, text=True, stderr=-1
     ) as process:
         assert process.stderr is not None
+        for broken in ("def (", "raise KeyError", ""):
+            while "waiting for a file to change" not in (line := process.stderr.readline()):
+                assert line
+            settings.write_text(broken)
+            assert process.stderr.readline() == f"{settings} changed; starting again\n"
         while "waiting for a file to change" not in (line := process.stderr.readline()):
             assert line
         jobs.write_text("print('repaired')")

@@ -73,6 +73,12 @@ token = re.search('name="token" value="([0-9a-f]{32})"', confirm)[1]
 form = urlencode({"token": token, "verb": "unpause", "topic": topic})
 sent = ("/nsq/do", form, "application/x-www-form-urlencoded")
 print("root", root.post(*sent).status_code)
+empty = {"token": token, "verb": "empty", "topic": topic, "channel": "archive"}
+print("empty", root.post("/nsq/do", urlencode(empty), sent[2]).status_code)
+from django.contrib.admin.models import LogEntry
+for entry in LogEntry.objects.order_by("pk"):
+    what = entry.object_repr.replace(topic, "T")
+    print("entry", entry.user, entry.get_action_flag_display(), what, entry.change_message)
 print("foreign", root.post(*sent, HTTP_ORIGIN="http://evil.example").status_code)
 print("asset", b"".join(root.get("/nsq/static/main.js")).startswith(b"//"))
 # A server with threads; the client of Django's tests says that it has one.
@@ -120,6 +126,10 @@ def test_staff_looks_and_who_has_the_permission_acts(project: Project, topic: Ns
         "staff config 403",
         "permitted 200",
         "root 200",
+        "empty 200",
+        "entry ann Change topic T nsqadmin: pause",
+        "entry root Change topic T nsqadmin: unpause",
+        "entry root Deletion channel archive of T nsqadmin: empty",
         "foreign 403",
         "asset True",
         "watch True text/event-stream; charset=utf-8",

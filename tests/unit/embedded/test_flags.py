@@ -341,7 +341,7 @@ def test_options_are_frozen_values() -> None:
     assert options != changed
     assert options == NsqdOptions(msg_timeout=5.0)
     assert "'msg_timeout': 5.0" in repr(options)
-    with pytest.raises(TypeError, match="unknown options: msg_timeuot"):
+    with pytest.raises(TypeError, match="unknown options: msg_timeuot; did you mean 'msg_timeout'"):
         NsqdOptions(msg_timeuot=5.0)
 
 
