@@ -42,7 +42,6 @@ __all__ = [
     "environment_bundle",
     "handler_name",
     "https_options",
-    "refuse_unknown",
     "split_connection_options",
 ]
 
@@ -67,17 +66,10 @@ def refuse_names(call: str, unknown: Collection[str], known: Collection[str]) ->
     raise ConfigError(f"{call} has no option {name!r}{'; ' if hint else ''}{hint}") from None
 
 
-def refuse_unknown(function: Callable[..., object], unknown: Collection[str]) -> NoReturn:
-    """Raise ConfigError about the unknown keywords that a function has collected."""
-    names = inspect.signature(function).parameters
-    kinds = {name for name, parameter in names.items() if parameter.kind != parameter.VAR_KEYWORD}
-    refuse_names(function.__qualname__, unknown, kinds - {"self"})
-
-
 def checks_names(function: Callable[P, T]) -> Callable[P, T]:
     """Make a call with an unknown keyword a ConfigError that names the right one.
 
-    Publishes of a Writer, which must be fast, take such keywords themselves, and refuse them.
+    Not for publishes of a Writer, which must be fast: Python's own TypeError names the keyword.
     """
 
     @functools.wraps(function)

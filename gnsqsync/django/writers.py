@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Never
 
 from django.core import mail
 from django.db import DEFAULT_DB_ALIAS, transaction
@@ -17,7 +16,7 @@ from gnsqsync import Writer
 from gnsqsync.django.config import DEFAULT, aliases, get_alias, in_tests
 from gnsqsync.django.databases import check_joins
 from gnsqsync.django.eager import deliver_of
-from gnsqsync.options import checks_names, refuse_unknown
+from gnsqsync.options import checks_names
 from gnsqsync.writer.keepable import KeepableMemoryWriter, KeepableWriter
 from gnsqsync.writer.memory import CapturedMessage, MemoryWriter
 
@@ -141,7 +140,6 @@ def publish(
     defer: float | None = None,
     timeout: float | None = None,
     headers: Mapping[str, str] | None = None,
-    **unknown: Never,
 ) -> None:
     """Publish with ``get_writer(alias)``. Return when nsqd has the message, or raise PublishError.
 
@@ -155,8 +153,6 @@ def publish(
         timeout: Seconds until the publish gives up. Default: ``publish_timeout`` of the settings.
         headers: For ``message.headers``; needs ``"headers": True`` in ``OPTIONS``. Default: none.
     """
-    if unknown:
-        refuse_unknown(publish, unknown)
     get_writer(alias).publish(topic, body, defer=defer, timeout=timeout, headers=headers)
 
 
@@ -167,7 +163,6 @@ def publish_many(
     alias: str = DEFAULT,
     timeout: float | None = None,
     headers: Mapping[str, str] | None = None,
-    **unknown: Never,
 ) -> None:
     """Publish several messages with ``get_writer(alias)``, with as few MPUB as possible.
 
@@ -178,8 +173,6 @@ def publish_many(
         timeout: Seconds for all messages. Default: ``publish_timeout`` of the settings.
         headers: As for ``publish()``. Default: none.
     """
-    if unknown:
-        refuse_unknown(publish_many, unknown)
     get_writer(alias).publish_many(topic, bodies, timeout=timeout, headers=headers)
 
 

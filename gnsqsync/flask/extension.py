@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Never, TypeVar, Unpack, cast, overload
+from typing import Any, TypeVar, Unpack, cast, overload
 
 from flask import Flask, current_app
 
@@ -20,7 +20,7 @@ from gnsqsync.flask.commands import commands_of
 from gnsqsync.flask.config import KEYS, backend_of, read_settings
 from gnsqsync.flask.eager import deliver_of
 from gnsqsync.flask.handlers import Handler, name_of
-from gnsqsync.options import check_handler, refuse_unknown
+from gnsqsync.options import check_handler
 from gnsqsync.service.handler_claims import check_claims
 from gnsqsync.service.reload import wait_if_the_program_cannot_start
 from gnsqsync.service.settings import as_if_complete
@@ -132,7 +132,6 @@ class NSQ:
         defer: float | None = None,
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
-        **unknown: Never,
     ) -> None:
         """Publish with ``writer``. Return when nsqd has the message, or raise PublishError.
 
@@ -144,8 +143,6 @@ class NSQ:
             headers: For ``message.headers``; needs ``headers=True`` in ``NSQ_OPTIONS``. Default:
                 none.
         """
-        if unknown:
-            refuse_unknown(NSQ.publish, unknown)
         self.writer.publish(topic, body, defer=defer, timeout=timeout, headers=headers)
 
     def publish_many(
@@ -155,7 +152,6 @@ class NSQ:
         *,
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
-        **unknown: Never,
     ) -> None:
         """Publish several messages with ``writer``, with as few MPUB as possible.
 
@@ -165,8 +161,6 @@ class NSQ:
             timeout: Seconds for all messages. Default: ``publish_timeout`` of the config.
             headers: As for ``publish()``. Default: none.
         """
-        if unknown:
-            refuse_unknown(NSQ.publish_many, unknown)
         self.writer.publish_many(topic, bodies, timeout=timeout, headers=headers)
 
     @overload

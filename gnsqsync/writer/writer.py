@@ -15,7 +15,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 
 from gnsqsync.addresses import AddressLike, UrlLike, http_urls, parse_addresses
 from gnsqsync.discovery.lookups import Lookups
@@ -29,7 +29,6 @@ from gnsqsync.options import (
     check_duration,
     check_int,
     check_topic,
-    refuse_unknown,
     split_connection_options,
 )
 from gnsqsync.policy.outage import REFUSED, Outage
@@ -203,7 +202,6 @@ class Writer:
         defer: float | None = None,
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
-        **unknown: Never,
     ) -> None:
         """Publish one message and return when nsqd has said OK.
 
@@ -225,8 +223,6 @@ class Writer:
             TooFewCopies: At least one nsqd has it, but fewer than ``copies_min``.
             ClosedError: The Writer is closed.
         """
-        if unknown:
-            refuse_unknown(Writer.publish, unknown)
         if self._is_plain and headers is None:
             self._publish(topic, body, defer, timeout)
             return
@@ -273,7 +269,6 @@ class Writer:
         *,
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
-        **unknown: Never,
     ) -> None:
         """Publish messages with MPUB, as few as ``max_body_size`` allows, one after the other.
 
@@ -293,8 +288,6 @@ class Writer:
             ConfigError: A value is not allowed. Nothing was sent.
             ClosedError: The Writer is closed. It has ``acknowledged``, too.
         """
-        if unknown:
-            refuse_unknown(Writer.publish_many, unknown)
         if isinstance(bodies, (bytes, str)):
             raise ConfigError("bodies is one bytes or str; give a list of them, or use publish()")
         several = list(bodies)
@@ -337,7 +330,6 @@ class Writer:
         *,
         defer: float | None = None,
         headers: Mapping[str, str] | None = None,
-        **unknown: Never,
     ) -> Future[None]:
         """Publish without waiting for nsqd. The Future ends with None or a PublishError.
 
@@ -359,8 +351,6 @@ class Writer:
         Raises:
             NSQError: As in ``publish()``, until the message has left.
         """
-        if unknown:
-            refuse_unknown(Writer.publish_async, unknown)
         if self._is_plain and headers is None:
             return self._publish_async(topic, body, defer)
 

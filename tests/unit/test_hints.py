@@ -24,7 +24,6 @@ from gnsqsync.dead_letters import DeadLetters
 from gnsqsync.errors import ConfigError
 from gnsqsync.hints import _ELSEWHERE, _PUBLISHING, meant, right_name, sentence
 from gnsqsync.service.settings import known_options
-from gnsqsync.writer.memory import MemoryWriter
 from tests.support.texts import DOCS
 
 # Arguments of Reader and Writer, which settings name in another way, and of their methods.
@@ -78,15 +77,6 @@ def test_servers_under_another_name_are_told_before_servers_are_missed() -> None
 WRITER = Writer(options=ConnectionOptions())
 # Calls of the public interface under a name of another client -> what the error says.
 CALLS: list[tuple[Callable[..., object], str, str]] = [
-    (partial(WRITER.publish, "t", b"x"), "delay", "it is 'defer', in seconds"),
-    (partial(WRITER.publish, "t", b"x"), "countdown", "it is 'defer', in seconds"),
-    (partial(WRITER.publish, "t", b"x"), "queue", "did you mean 'topic'?"),
-    (partial(WRITER.publish, "t", b"x"), "message", "did you mean 'body'?"),
-    (partial(WRITER.publish, "t", b"x"), "publishTimeout", "did you mean 'timeout'?"),
-    (partial(WRITER.publish, "t", b"x"), "headerz", "did you mean 'headers'?"),
-    (partial(WRITER.publish_many, "t", [b"x"]), "messages", "did you mean 'bodies'?"),
-    (partial(WRITER.publish_async, "t", b"x"), "callback", "returns a Future"),
-    (partial(MemoryWriter("127.0.0.1:1").publish, "t", b"x"), "data", "did you mean 'body'?"),
     (ConnectionOptions, "tls_v1", "did you mean 'tls'?"),
     (ConnectionOptions, "timeout", "'connect_timeout' limits connecting"),
     (ConnectionOptions, "max_tries", "'max_attempts' is an option of something else"),
