@@ -16,6 +16,7 @@ from gnsqsync.errors import ConfigError
 from gnsqsync.options import check_duration
 from gnsqsync.reader import Reader
 from gnsqsync.runtime.watchdog import Watchdog, run_aside
+from gnsqsync.stats import SlowHandler
 
 __all__ = ["HardLimit"]
 
@@ -38,7 +39,7 @@ class HardLimit:
         if seconds is not None:
             check_duration("--hard-time-limit", seconds, 0.1, 86400)
             for name, reader in named:
-                soft = reader._setup.flow.time_limit
+                soft = reader.time_limit
                 if soft is not None and soft >= seconds:
                     raise ConfigError(
                         f"--hard-time-limit is {seconds:g} s and time_limit of {name} is {soft:g}"
@@ -61,13 +62,13 @@ class HardLimit:
 
     def _look(self, supervised: bool) -> None:
         assert self._seconds is not None
-        overdue = [text for one in self._readers for text in one._overdue(self._seconds)]
+        overdue = [one for each in self._readers for one in each.health(self._seconds).handlers]
         if not overdue:
             return
 
         def tell() -> None:
-            for text in overdue:
-                log.error("%s", text)
+            for one in overdue:
+                log.error("%s", _text(one))
             sys.stdout.flush()
             sys.stderr.flush()
 
@@ -75,3 +76,12 @@ class HardLimit:
         if supervised:
             os.kill(os.getpid(), signal.SIGKILL)
         os._exit(1)
+
+
+def _text(slow: SlowHandler) -> str:
+    on = f" on message {slow.message}" if slow.message else ""
+    return (
+        f"{slow.reader}: handler {slow.handler} has run for {slow.seconds:.1f} s{on};"
+        f" the hard limit is {slow.limit:g} s, so this process ends."
+        f" The handler is at\n{slow.stack}"
+    ).rstrip()

@@ -21,6 +21,7 @@ from gnsqsync.service.metrics_address import (
     port_of_process,
 )
 from gnsqsync.service.web_page import served, text_page
+from gnsqsync.stats import Health
 
 if TYPE_CHECKING:
     from gnsqsync.prometheus import Metrics
@@ -106,15 +107,15 @@ class Exposed:
 def _liveness(
     readers: Sequence[Reader], writers: Mapping[str, Writer], limit: float | None
 ) -> tuple[bool, list[str]]:
-    stuck = [line for reader in readers for line in reader._stuck(limit)]
-    for name, writer in writers.items():
-        stuck += writer._stuck(f"the Writer {name}")
-    return not stuck, stuck or ["alive"]
+    parts = [reader.health(limit) for reader in readers]
+    parts += [writer.health(f"the Writer {name}") for name, writer in writers.items()]
+    health = Health.of(parts)
+    return health.is_alive, health.stuck or ["alive"]
 
 
 def _readiness(readers: Sequence[Reader]) -> tuple[bool, list[str]]:
-    reasons = [why for reader in readers if (why := reader._not_ready()) is not None]
-    return not reasons, reasons or ["ready"]
+    health = Health.of(reader.health() for reader in readers)
+    return health.is_ready, [*health.not_ready] or ["ready"]
 
 
 def _metrics() -> Metrics:

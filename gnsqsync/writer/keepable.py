@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any, ClassVar
 
 from gnsqsync.addresses import AddressLike
-from gnsqsync.stats import WriterStats
+from gnsqsync.stats import Health, WriterStats
 from gnsqsync.writer.encoder import Encoder
 from gnsqsync.writer.memory import CapturedMessage, MemoryWriter
 from gnsqsync.writer.writer import Writer
@@ -78,6 +78,10 @@ class KeepableWriter(Writer):
     def is_connected(self) -> bool:
         current = self._current()
         return super().is_connected if current is self else current.is_connected
+
+    def health(self, name: str = "the Writer") -> Health:
+        current = self._current()
+        return super().health(name) if current is self else current.health(name)
 
     def stats(self) -> WriterStats:
         current = self._current()
