@@ -18,7 +18,7 @@ from gnsqsync.daemon import flags
 from gnsqsync.daemon.framing import HeaderLines, fault
 from gnsqsync.daemon.options import OptionsError, is_loopback
 from gnsqsync.daemon.parent import wait_for_end_of_stdin
-from gnsqsync.service.signals import ending, ignore_repeats
+from gnsqsync.process.signals import ending, ignore_repeats
 
 __all__ = ["serve"]
 

@@ -27,7 +27,7 @@ from gnsqsync.cli.common import (
 )
 from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.options import check_channel, check_topic
-from gnsqsync.service.output import told_when_full
+from gnsqsync.process.output import told_when_full
 from gnsqsync.stats import counted
 
 # Numbers of a channel: key in our JSON, attribute in nsqd's answer, heading in the table.

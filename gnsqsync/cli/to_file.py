@@ -29,13 +29,13 @@ from gnsqsync.cli.go_options import Duration, consumer_options
 from gnsqsync.daemon.goregexp import compile_go
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import ConnectionOptions
-from gnsqsync.service.backup.disk import LocalDisk
-from gnsqsync.service.backup.files import Rules, TopicFiles
-from gnsqsync.service.backup.names import FileNames
-from gnsqsync.service.backup.runner import BackUp, Progress
+from gnsqsync.process.backup.disk import LocalDisk
+from gnsqsync.process.backup.files import Rules, TopicFiles
+from gnsqsync.process.backup.names import FileNames
+from gnsqsync.process.backup.runner import BackUp, Progress
+from gnsqsync.process.metrics_page import Exposed
+from gnsqsync.process.output import mention
 from gnsqsync.service.envelopes import OpenEnvelopes
-from gnsqsync.service.metrics_page import Exposed
-from gnsqsync.service.output import mention
 from gnsqsync.stats import counted
 
 log: logging.Logger = logging.getLogger("gnsqsync.to_file")

@@ -18,8 +18,8 @@ from gnsqsync.daemon.golog import Log
 from gnsqsync.daemon.options import OptionsError, StartError, is_loopback
 from gnsqsync.daemon.parent import EXIT_WITH_PARENT, wait_for_end_of_stdin
 from gnsqsync.embedded.options import LookupdOptions, NsqdOptions
-from gnsqsync.service.output import replace_closed
-from gnsqsync.service.signals import ending, ignore_repeats
+from gnsqsync.process.output import replace_closed
+from gnsqsync.process.signals import ending, ignore_repeats
 
 
 class Server(Protocol):

@@ -14,13 +14,13 @@ from typing import Any, TextIO
 
 from gnsqsync.errors import ClosedError, ConfigError, NSQError, PublishError
 from gnsqsync.options import https_options
+from gnsqsync.process.hard_limit import HardLimit
+from gnsqsync.process.log_output import heard
+from gnsqsync.process.process_limits import ProcessLimits
+from gnsqsync.process.reload import reloaded_place, run_reloading
+from gnsqsync.process.supervisor import Ending, Place, run_readers, supervise
 from gnsqsync.reader import Reader
 from gnsqsync.reader.group import advise_once
-from gnsqsync.service.hard_limit import HardLimit
-from gnsqsync.service.log_output import heard
-from gnsqsync.service.process_limits import ProcessLimits
-from gnsqsync.service.reload import reloaded_place, run_reloading
-from gnsqsync.service.supervisor import Ending, Place, run_readers, supervise
 from gnsqsync.stats import ReaderStats, counted
 from gnsqsync.writer import Writer
 

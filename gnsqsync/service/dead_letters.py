@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from gnsqsync.dead_letters import DeadLetter, DeadLetters, Filter
 from gnsqsync.errors import ConfigError, NSQError
-from gnsqsync.service.signals import ending, handled
+from gnsqsync.process.signals import ending, handled
 from gnsqsync.stats import counted
 
 __all__ = ["ACTIONS", "OPTIONS", "Terminal", "options_of", "run"]

@@ -13,8 +13,8 @@ import click
 
 from gnsqsync.dead_letters import DeadLetters
 from gnsqsync.errors import ConfigError
+from gnsqsync.process.output import mention, say, told_when_full
 from gnsqsync.service.dead_letters import ABOUT, ACTIONS, Terminal, options_of, run
-from gnsqsync.service.output import mention, say, told_when_full
 
 __all__ = ["dead_letter_command", "run_in_terminal"]
 

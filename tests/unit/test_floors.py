@@ -23,16 +23,17 @@ KNOWS = {
     "writer": {"connection", "discovery", "policy", "runtime", "wire"},
     "reader": {"connection", "discovery", "http", "policy", "runtime", "wire", "writer"},
     "dead_letters": {"discovery", "http", "reader", "runtime", "writer"},
-    "service": {"dead_letters", "http", "policy", "reader", "runtime", "writer"},
+    "process": {"dead_letters", "policy", "reader", "runtime", "writer"},
+    "service": {"dead_letters", "http", "process", "reader", "runtime", "writer"},
     # A server in a process of its own: of the client it knows the bytes.
     "embedded": {"daemon", "wire"},
     # Programs see what users see, and what they share.
-    "spark": {"service"},
-    "contrib": {"service"},
-    "django": {"dead_letters", "service"},
-    "flask": {"dead_letters", "service"},
+    "spark": {"process"},
+    "contrib": {"process", "service"},
+    "django": {"dead_letters", "process", "service"},
+    "flask": {"dead_letters", "process", "service"},
     "admin": {"daemon", "dead_letters", "http"},
-    "cli": {"daemon", "dead_letters", "service", "spark"},
+    "cli": {"daemon", "dead_letters", "process", "service", "spark"},
 }
 TOP = {
     "__init__",
@@ -87,9 +88,9 @@ EXCEPTIONS = {
     # It mounts the pages, which another floor serves.
     "gnsqsync.django.nsqadmin": {"gnsqsync.admin", "gnsqsync.addresses"},
     # Programs, like those above.
-    "gnsqsync.admin.__main__": {"gnsqsync.service.output"},
-    "gnsqsync.admin.serving": {"gnsqsync.service.signals"},
-    "gnsqsync.embedded.__main__": {"gnsqsync.service.output", "gnsqsync.service.signals"},
+    "gnsqsync.admin.__main__": {"gnsqsync.process.output"},
+    "gnsqsync.admin.serving": {"gnsqsync.process.signals"},
+    "gnsqsync.embedded.__main__": {"gnsqsync.process.output", "gnsqsync.process.signals"},
     # It runs beside the user's tests, not in the server, and reads as any client does.
     "gnsqsync.embedded.pytest_plugin": {"gnsqsync", "gnsqsync.admin"},
     # The exporter logs which servers do not answer, at growing intervals.
@@ -97,9 +98,9 @@ EXCEPTIONS = {
     # Watch reads as any client does.
     "gnsqsync.admin.watch": {"gnsqsync"},
     # The page refuses the requests that every server of ours refuses.
-    "gnsqsync.service.web_page": {"gnsqsync.daemon.framing"},
+    "gnsqsync.process.web_page": {"gnsqsync.daemon.framing"},
     # The page of metrics; loaded only where it is asked for.
-    "gnsqsync.service.metrics_page": {"gnsqsync.prometheus", "gnsqsync"},
+    "gnsqsync.process.metrics_page": {"gnsqsync.prometheus", "gnsqsync"},
     "gnsqsync.prometheus": {"gnsqsync"},
 }
 
@@ -154,7 +155,7 @@ SEAM_EXCEPTIONS = {
     # It waits for processes to end, in a process that is about to end.
     "gnsqsync.cli.demo_spark_stop": {"select"},
     # A web server of its own: it must answer where the Readers' threads or greenlets hang.
-    "gnsqsync.service.web_page": {"socket", "socketserver", "threading"},
+    "gnsqsync.process.web_page": {"socket", "socketserver", "threading"},
 }
 # Bytes and decisions take the time as an argument, so that tests need no clock.
 WITHOUT_CLOCK = ("gnsqsync.wire", "gnsqsync.policy")

@@ -9,7 +9,7 @@ import pytest
 from gnsqsync import Reader, Writer
 from gnsqsync.errors import ConfigError
 from gnsqsync.hints import _ELSEWHERE, meant, right_name, sentence
-from gnsqsync.service.settings import known_options
+from gnsqsync.process.settings import known_options
 from tests.support.texts import DOCS
 
 # Arguments of Reader and Writer, which settings name in another way, and of their methods.

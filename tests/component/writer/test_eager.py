@@ -14,7 +14,7 @@ import pytest
 from gnsqsync import Message, Reader, Requeue
 from gnsqsync.errors import MessageAnswered
 from gnsqsync.message import Responder
-from gnsqsync.service.settings import max_attempts_of
+from gnsqsync.process.settings import max_attempts_of
 from gnsqsync.writer.eager import Channel, deliver
 from gnsqsync.writer.memory import CapturedMessage, MemoryWriter
 

@@ -10,7 +10,7 @@ import requests
 
 from gnsqsync import Observer, Writer
 from gnsqsync.errors import PublishError
-from gnsqsync.service.metrics_page import Exposed
+from gnsqsync.process.metrics_page import Exposed
 from gnsqsync.writer import health
 from tests.component.conftest import Client, Gate
 from tests.support.scripted import (

@@ -14,8 +14,8 @@ from gnsqsync.dead_letters.places import CHANNEL
 from gnsqsync.django.command import NSQCommand
 from gnsqsync.django.config import DEFAULT, get_alias
 from gnsqsync.errors import ConfigError
+from gnsqsync.process.output import say
 from gnsqsync.service.dead_letters import ABOUT, ACTIONS, Terminal, options_of, run
-from gnsqsync.service.output import say
 
 __all__ = ["Command"]
 

@@ -13,8 +13,8 @@ from gnsqsync.django.config import DEFAULT
 from gnsqsync.django.writers import close_writers, get_writer
 from gnsqsync.errors import NSQError
 from gnsqsync.options import check_topic
+from gnsqsync.process.output import say
 from gnsqsync.service.commands import bodies_of, failure_of, publish_all
-from gnsqsync.service.output import say
 
 __all__ = ["Command"]
 

@@ -9,8 +9,8 @@ from django.core.management.base import CommandError
 
 from gnsqsync.django.command import NSQCommand
 from gnsqsync.django.config import DEFAULT, get_alias
+from gnsqsync.process.output import say
 from gnsqsync.service.commands import shown, topics_of
-from gnsqsync.service.output import say
 
 __all__ = ["Command"]
 

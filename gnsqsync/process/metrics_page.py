@@ -14,13 +14,13 @@ from gnsqsync import Observer, Reader, Writer
 from gnsqsync.errors import ConfigError
 from gnsqsync.observer import each
 from gnsqsync.options import check_duration
-from gnsqsync.service.metrics_address import (
+from gnsqsync.process.metrics_address import (
     LIVE,
     READY,
     parse_metrics_address,
     port_of_process,
 )
-from gnsqsync.service.web_page import served, text_page
+from gnsqsync.process.web_page import served, text_page
 from gnsqsync.stats import Health
 
 if TYPE_CHECKING:

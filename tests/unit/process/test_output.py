@@ -9,7 +9,7 @@ from typing import TextIO
 import pytest
 
 from gnsqsync.cli import app
-from gnsqsync.service.output import CannotWrite, drop_unwritten, flush, mention, say, send_nowhere
+from gnsqsync.process.output import CannotWrite, drop_unwritten, flush, mention, say, send_nowhere
 from tests.support.interpreter import run_script
 
 
@@ -66,7 +66,7 @@ def test_no_socket_gets_the_number_of_a_closed_stream() -> None:
     """Else what a child process of a handler prints would reach nsqd."""
     out = run_script("""
         import os
-        from gnsqsync.service.output import replace_closed
+        from gnsqsync.process.output import replace_closed
         out = os.dup(1)
         for number in (0, 1, 2):
             os.close(number)

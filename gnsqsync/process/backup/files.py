@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from gnsqsync.errors import NSQError
-from gnsqsync.service.backup.disk import Disk
-from gnsqsync.service.backup.leftovers import cut_back
-from gnsqsync.service.backup.names import FileNames, with_revision
+from gnsqsync.process.backup.disk import Disk
+from gnsqsync.process.backup.leftovers import cut_back
+from gnsqsync.process.backup.names import FileNames, with_revision
 
 __all__ = ["CannotBackUp", "Rules", "TopicFiles"]
 

@@ -86,7 +86,7 @@ SETUPS = {
 BEGIN = """
 import io, logging, sys
 from gnsqsync.runtime.loggers import keep_enabled
-from gnsqsync.service.log_output import disabled_loggers, heard, readable_log, takes_warnings
+from gnsqsync.process.log_output import disabled_loggers, heard, readable_log, takes_warnings
 for part in ("reader", "connection", "supervisor"):
     logging.getLogger(f"gnsqsync.{part}")
 own = logging.getLogger("shop")

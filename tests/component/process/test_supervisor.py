@@ -15,8 +15,8 @@ from types import ModuleType
 import pytest
 
 from gnsqsync.errors import ConfigError
-from gnsqsync.service.reload import Files, forget_compiled, reloaded_place
-from gnsqsync.service.supervisor import Ending, Place, StopSignals, supervise
+from gnsqsync.process.reload import Files, forget_compiled, reloaded_place
+from gnsqsync.process.supervisor import Ending, Place, StopSignals, supervise
 from gnsqsync.stats import StopResult
 from tests.support.interpreter import run_script
 from tests.support.texts import ROOT
@@ -60,7 +60,7 @@ def test_a_hangup_reaches_each_supervised_process(ignored: bool) -> None:
     """A closed terminal: the kernel and the shell send SIGHUP to the whole group."""
     out = run_script(f"""
         import os, signal, sys, threading
-        from gnsqsync.service.supervisor import StopSignals, supervise
+        from gnsqsync.process.supervisor import StopSignals, supervise
 
         os.setpgrp()
         if {ignored}:
@@ -94,7 +94,7 @@ def test_a_hangup_reaches_each_supervised_process(ignored: bool) -> None:
 def test_a_third_signal_ends_the_process() -> None:
     out = run_script("""
         import os, signal
-        from gnsqsync.service.supervisor import StopSignals
+        from gnsqsync.process.supervisor import StopSignals
         pid = os.fork()
         if not pid:
             with StopSignals(lambda timeout: None, 20.0):
@@ -158,7 +158,7 @@ def test_a_child_ends_as_a_program_that_was_never_forked(patched: bool) -> None:
             from gevent import monkey
             monkey.patch_all()
         import atexit, os, signal, sys, tempfile, threading, time
-        from gnsqsync.service.supervisor import StopSignals, supervise
+        from gnsqsync.process.supervisor import StopSignals, supervise
 
         def tell(text):
             os.write(1, f"{{text}}\\n".encode())
@@ -200,7 +200,7 @@ def test_a_child_ends_as_a_program_that_was_never_forked(patched: bool) -> None:
 def test_a_process_of_the_parent_outlives_the_end_of_a_child() -> None:
     out = run_script("""
         import multiprocessing, os
-        from gnsqsync.service.supervisor import supervise
+        from gnsqsync.process.supervisor import supervise
 
         read, write = os.pipe()
         other = multiprocessing.get_context("fork").Process(
@@ -336,7 +336,7 @@ def test_a_reloaded_child_that_a_stop_meets_in_its_start_has_begun_nothing(tmp_p
     script = tmp_path / "program.py"
     script.write_text("""
 import os, signal, sys, time
-from gnsqsync.service.reload import reloaded_place, run_reloading
+from gnsqsync.process.reload import reloaded_place, run_reloading
 
 place = reloaded_place()
 if place is None:
@@ -350,7 +350,7 @@ time.sleep(60)  # SIGTERM ends it
 
 FAILING_AT_FIRST = """
 import os, sys
-from gnsqsync.service.reload import waiting_for_repair
+from gnsqsync.process.reload import waiting_for_repair
 
 sys.path.insert(0, "")
 with waiting_for_repair("--reload" in sys.argv, lambda text: print(text, flush=True)):
@@ -385,7 +385,7 @@ def test_a_program_that_fails_to_begin_with_waits_for_its_repair(tmp_path: Path)
 
 STARTED_BY_A_FRAMEWORK = """
 import sys
-from gnsqsync.service.reload import wait_if_the_program_cannot_start
+from gnsqsync.process.reload import wait_if_the_program_cannot_start
 
 sys.path.insert(0, "")
 wait_if_the_program_cannot_start("consume")
@@ -460,7 +460,7 @@ def test_a_process_that_cannot_be_started_is_tried_again() -> None:
     """And costs none of the others its end in good order."""
     out = run_script("""
         import errno, os, signal
-        from gnsqsync.service.supervisor import supervise
+        from gnsqsync.process.supervisor import supervise
         fork, calls = os.fork, []
 
         def fork_but_once():
@@ -483,7 +483,7 @@ def test_a_process_that_cannot_be_started_is_tried_again() -> None:
 def test_an_error_of_before_fork_ends_the_others_in_good_order() -> None:
     out = run_script("""
         import signal
-        from gnsqsync.service.supervisor import StopSignals, supervise
+        from gnsqsync.process.supervisor import StopSignals, supervise
         calls = []
 
         def before_fork():
@@ -513,7 +513,7 @@ def test_an_error_of_before_fork_ends_the_others_in_good_order() -> None:
 def test_a_signal_to_all_processes_counts_once_and_the_supervisors_second_forces() -> None:
     out = run_script("""
         import os, signal, time
-        from gnsqsync.service.supervisor import StopSignals, supervise
+        from gnsqsync.process.supervisor import StopSignals, supervise
 
         def run(place):
             stops = []

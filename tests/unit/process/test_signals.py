@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gnsqsync.service.signals import Requests, ending, handled
+from gnsqsync.process.signals import Requests, ending, handled
 from tests.support.house import sources
 
 TERM, INT, HUP = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
@@ -94,4 +94,4 @@ def test_one_module_says_which_signals_end_a_program() -> None:
         name: text for name, text in sources().items() if "SIGTERM" in text and "SIGINT" in text
     }
     found = {name for name, text in named.items() if [*lists_of_signals(text)]}
-    assert found == {"gnsqsync.service.signals"}
+    assert found == {"gnsqsync.process.signals"}

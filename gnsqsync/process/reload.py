@@ -19,10 +19,10 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from types import TracebackType
 
+from gnsqsync.process.output import flush, mention
+from gnsqsync.process.signals import Requests, ending, handled, tell_terminal
+from gnsqsync.process.supervisor import ESCALATION, Place
 from gnsqsync.runtime import Event, choose
-from gnsqsync.service.output import flush, mention
-from gnsqsync.service.signals import Requests, ending, handled, tell_terminal
-from gnsqsync.service.supervisor import ESCALATION, Place
 
 __all__ = [
     "Files",

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from gnsqsync.errors import ConfigError
-from gnsqsync.service.backup.files import CannotBackUp, Rules, TopicFiles
-from gnsqsync.service.backup.names import FileNames, format_time
-from tests.unit.service.memory_disk import Killed, MemoryDisk
+from gnsqsync.process.backup.files import CannotBackUp, Rules, TopicFiles
+from gnsqsync.process.backup.names import FileNames, format_time
+from tests.unit.process.memory_disk import Killed, MemoryDisk
 
 # 2026-11-23 14:00:00 in the local zone, whatever that is.
 START = time.mktime((2026, 11, 23, 14, 0, 0, 0, 0, -1))

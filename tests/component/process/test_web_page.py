@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gnsqsync.service.web_page import served, text_page
+from gnsqsync.process.web_page import served, text_page
 
 
 @pytest.fixture(scope="module")

@@ -18,12 +18,12 @@ from types import FrameType
 
 from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.policy.backoff import ReconnectDelays
+from gnsqsync.process.output import flush
+from gnsqsync.process.signals import Requests, ending, handled, tell_terminal
 from gnsqsync.reader import Reader
 from gnsqsync.reader.group import ReaderGroup
 from gnsqsync.runtime import choose
 from gnsqsync.runtime.child_end import end_child, leave_to_parent
-from gnsqsync.service.output import flush
-from gnsqsync.service.signals import Requests, ending, handled, tell_terminal
 from gnsqsync.stats import StopResult, counted
 
 __all__ = [

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import check_duration, check_int
-from gnsqsync.service.metrics_address import LIVE, READY, parse_metrics_address, port_of_process
+from gnsqsync.process.metrics_address import LIVE, READY, parse_metrics_address, port_of_process
 
-__all__ = ["DEFAULT_ADDRESS", "DEFAULT_TIMEOUT", "Health", "ask_health"]
+__all__ = ["DEFAULT_ADDRESS", "DEFAULT_TIMEOUT", "Answer", "ask_health"]
 
 DEFAULT_ADDRESS = "127.0.0.1:9150"
 DEFAULT_TIMEOUT = 5.0
@@ -23,7 +23,7 @@ _MOST = 65536
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class Answer:
     """The answer of a consumer. ``text``: one line with the URL, and the reasons if it is bad."""
 
     good: bool
@@ -36,7 +36,7 @@ def ask_health(
     ready: bool = False,
     processes: int = 1,
     timeout: float = DEFAULT_TIMEOUT,
-) -> Health:
+) -> Answer:
     """Ask /livez, or with ``ready`` /readyz. For several processes return the first bad answer.
 
     ``address``: PORT, HOST:PORT, or a URL, whose path counts if it has one. ``processes``: number
@@ -48,7 +48,7 @@ def ask_health(
     host, port, path = _target(address, READY if ready else LIVE)
     if port == 0:
         raise ConfigError("the address has port 0; give the port that the consumer printed")
-    last = Health(True, "")
+    last = Answer(True, "")
     for number in range(processes):
         last = _ask(host, port_of_process(host, port, number), path, timeout)
         if not last.good:
@@ -78,7 +78,7 @@ def _target(address: str, path: str) -> tuple[str, int, str]:
     return host, 80 if port is None else port, url.path.rstrip("/") or path
 
 
-def _ask(host: str, port: int, path: str, timeout: float) -> Health:
+def _ask(host: str, port: int, path: str, timeout: float) -> Answer:
     shown = f"[{host}]" if ":" in host else host
     where = f"http://{shown}:{port}{path}"
     # A probe must not go through a proxy of the environment, which urllib would use.
@@ -88,17 +88,17 @@ def _ask(host: str, port: int, path: str, timeout: float) -> Health:
         answer = connection.getresponse()
         lines = answer.read(_MOST).decode("utf-8", "replace").splitlines()
     except TimeoutError:
-        return Health(False, f"{where}: no answer within {timeout:g} s")
+        return Answer(False, f"{where}: no answer within {timeout:g} s")
     except OSError as error:
-        return Health(False, f"{where}: {error.strerror or error}")
+        return Answer(False, f"{where}: {error.strerror or error}")
     except http.client.HTTPException as error:
-        return Health(False, f"{where}: the server there does not speak HTTP ({error!r})")
+        return Answer(False, f"{where}: the server there does not speak HTTP ({error!r})")
     finally:
         connection.close()
     if answer.status not in (200, 503):
-        return Health(
+        return Answer(
             False,
             f"{where}: answered {answer.status} {answer.reason}; is that the --metrics-address of a"
             " consumer?",
         )
-    return Health(answer.status == 200, f"{where}: {'; '.join(lines)}")
+    return Answer(answer.status == 200, f"{where}: {'; '.join(lines)}")

@@ -19,13 +19,13 @@ from types import FrameType
 
 from gnsqsync.errors import NSQError
 from gnsqsync.message import Message
+from gnsqsync.process.backup.files import TopicFiles
+from gnsqsync.process.backup.topic import TopicBackUp
+from gnsqsync.process.signals import handled
+from gnsqsync.process.supervisor import Ending, StopSignals
 from gnsqsync.reader import Reader
 from gnsqsync.reader.group import Group
 from gnsqsync.runtime import Mutex, choose
-from gnsqsync.service.backup.files import TopicFiles
-from gnsqsync.service.backup.topic import TopicBackUp
-from gnsqsync.service.signals import handled
-from gnsqsync.service.supervisor import Ending, StopSignals
 from gnsqsync.stats import StopResult
 
 __all__ = ["BackUp", "Progress"]

@@ -13,8 +13,8 @@ import sys
 
 import pytest
 
-from gnsqsync.service import first_process
-from gnsqsync.service.first_process import become_first_process
+from gnsqsync.process import first_process
+from gnsqsync.process.first_process import become_first_process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 

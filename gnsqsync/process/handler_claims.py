@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gnsqsync.process.settings import ClientSettings
 from gnsqsync.reader.claims import (
     Claim,
     check_claims,
@@ -15,7 +16,6 @@ from gnsqsync.reader.claims import (
     problems_of_claims,
     servers_of,
 )
-from gnsqsync.service.settings import ClientSettings
 
 __all__ = ["Claim", "check_claims", "claim_of", "is_same_statement", "problems_of_claims"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import zlib
 
-from gnsqsync.service.backup.disk import Disk
+from gnsqsync.process.backup.disk import Disk
 
 __all__ = ["cut_back"]
 

@@ -16,10 +16,10 @@ from contextlib import suppress
 from gnsqsync.errors import ClosedError, ConfigError, MessageAnswered, NSQError
 from gnsqsync.message import Message, Requeue
 from gnsqsync.policy.backoff import ReconnectDelays
+from gnsqsync.process.backup.files import CannotBackUp, TopicFiles
 from gnsqsync.reader import Reader
 from gnsqsync.runtime import Mutex
 from gnsqsync.runtime.troubles import AWAY, duration, more, troubles
-from gnsqsync.service.backup.files import CannotBackUp, TopicFiles
 
 __all__ = ["TopicBackUp"]
 
