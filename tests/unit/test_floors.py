@@ -24,14 +24,15 @@ KNOWS = {
     "reader": {"connection", "discovery", "http", "policy", "runtime", "wire", "writer"},
     "dead_letters": {"discovery", "http", "reader", "runtime", "writer"},
     "process": {"dead_letters", "policy", "reader", "runtime", "writer"},
-    "service": {"dead_letters", "http", "process", "reader", "runtime", "writer"},
+    "outbox": {"process", "reader", "runtime", "writer"},
+    "service": {"dead_letters", "http", "outbox", "process", "reader", "runtime", "writer"},
     # A server in a process of its own: of the client it knows the bytes.
     "embedded": {"daemon", "wire"},
     # Programs see what users see, and what they share.
     "spark": {"process"},
-    "contrib": {"process", "service"},
-    "django": {"dead_letters", "process", "service"},
-    "flask": {"dead_letters", "process", "service"},
+    "contrib": {"outbox", "process"},
+    "django": {"dead_letters", "outbox", "process", "service"},
+    "flask": {"dead_letters", "outbox", "process", "service"},
     "admin": {"daemon", "dead_letters", "http"},
     "cli": {"daemon", "dead_letters", "process", "service", "spark"},
 }

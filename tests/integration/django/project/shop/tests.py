@@ -48,8 +48,8 @@ from gnsqsync.errors import (
     PubFailed,
     Refused,
 )
+from gnsqsync.outbox.relay import Relay
 from gnsqsync.reader.contexts import context_maker
-from gnsqsync.service.relay import Relay
 from gnsqsync.writer.memory import MemoryWriter
 from shop.models import Order
 

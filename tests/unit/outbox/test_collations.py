@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gnsqsync.errors import ConfigError
-from gnsqsync.service.collations import check_exact, exact_collation, is_duplicate
+from gnsqsync.outbox.collations import check_exact, exact_collation, is_duplicate
 
 
 def test_each_server_has_one_of_its_own() -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from gnsqsync import Writer
 from gnsqsync.errors import BadMessage, NotSent, OutcomeUnknown, Refused
-from gnsqsync.service import relay as relay_module
-from gnsqsync.service.outbox_rows import BadRows, Lag, Row, age, ahead, readable
-from gnsqsync.service.relay import Relay
+from gnsqsync.outbox import relay as relay_module
+from gnsqsync.outbox.outbox_rows import BadRows, Lag, Row, age, ahead, readable
+from gnsqsync.outbox.relay import Relay
 from gnsqsync.writer.around import Around
 from gnsqsync.writer.encoder import Encoder
 

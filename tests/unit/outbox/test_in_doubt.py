@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from gnsqsync.errors import NotSent, OutcomeUnknown, TooFewCopies
-from gnsqsync.service.in_doubt import IN_DOUBT, error_text, texts
-from gnsqsync.service.outbox_rows import Row
+from gnsqsync.outbox.in_doubt import IN_DOUBT, error_text, texts
+from gnsqsync.outbox.outbox_rows import Row
 
 
 def row(id: int, *, in_doubt: bool) -> Row:

@@ -14,10 +14,10 @@ from datetime import UTC, datetime, timedelta
 
 from gnsqsync.errors import ConfigError, NSQError, OutcomeUnknown, Refused
 from gnsqsync.options import check_int, check_topic
+from gnsqsync.outbox.in_doubt import error_text
+from gnsqsync.outbox.outbox_rows import Row, Store, encoded
 from gnsqsync.process.supervisor import StopFlag
 from gnsqsync.runtime.troubles import AWAY, duration, more, troubles
-from gnsqsync.service.in_doubt import error_text
-from gnsqsync.service.outbox_rows import Row, Store, encoded
 from gnsqsync.writer.writer import Writer
 
 __all__ = ["Relay"]

@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 
+from gnsqsync.outbox.outbox_rows import Lag
+from gnsqsync.outbox.relay import Relay
 from gnsqsync.process.log_output import heard
 from gnsqsync.process.supervisor import StopSignals
-from gnsqsync.service.outbox_rows import Lag
-from gnsqsync.service.relay import Relay
 
 __all__ = ["lag_text", "run_relay"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gnsqsync import Message, Reject, Requeue
-from gnsqsync.service.once import key_of
+from gnsqsync.outbox.once import key_of
 
 
 def message(body: bytes) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gnsqsync.message import Discard, Reject, Requeue, Uncalled
-from gnsqsync.service.uncalled import unless_called
+from gnsqsync.outbox.uncalled import unless_called
 
 
 def test_an_error_before_the_call_is_told_as_such() -> None:

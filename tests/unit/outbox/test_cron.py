@@ -11,7 +11,7 @@ import pytest
 from cronsim import CronSim, CronSimError
 
 from gnsqsync.errors import ConfigError
-from gnsqsync.service.cron import Cron, check_zone
+from gnsqsync.outbox.cron import Cron, check_zone
 
 UTC_ZONE = ZoneInfo("UTC")
 
