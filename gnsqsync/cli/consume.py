@@ -23,6 +23,8 @@ from gnsqsync.cli.common import (
     raw_option,
     reader_addresses,
 )
+from gnsqsync.commands.envelopes import of_headers
+from gnsqsync.commands.integrations import run_consumers
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import check_handler
 from gnsqsync.process.hard_limit import HardLimit
@@ -31,8 +33,6 @@ from gnsqsync.process.output import mention, say
 from gnsqsync.process.process_limits import ProcessLimits
 from gnsqsync.process.reload import waiting_for_repair
 from gnsqsync.process.settings import make_observer
-from gnsqsync.service.commands import run_consumers
-from gnsqsync.service.envelopes import of_headers
 
 if TYPE_CHECKING:
     from gnsqsync.process.supervisor import Ending

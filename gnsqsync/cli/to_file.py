@@ -26,6 +26,7 @@ from gnsqsync.cli.common import (
     size_text,
 )
 from gnsqsync.cli.go_options import Duration, consumer_options
+from gnsqsync.commands.envelopes import OpenEnvelopes
 from gnsqsync.daemon.goregexp import compile_go
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import ConnectionOptions
@@ -35,7 +36,6 @@ from gnsqsync.process.backup.names import FileNames
 from gnsqsync.process.backup.runner import BackUp, Progress
 from gnsqsync.process.metrics_page import Exposed
 from gnsqsync.process.output import mention
-from gnsqsync.service.envelopes import OpenEnvelopes
 from gnsqsync.stats import counted
 
 log: logging.Logger = logging.getLogger("gnsqsync.to_file")

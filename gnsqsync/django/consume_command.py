@@ -13,6 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, SystemCheckError
 from django.db import connections
 
+from gnsqsync.commands.integrations import listing, run_consumers
 from gnsqsync.django.command import NSQCommand, at_least
 from gnsqsync.django.handlers import Handler
 from gnsqsync.django.known_handlers import claims
@@ -24,7 +25,6 @@ from gnsqsync.process.metrics_page import Exposed
 from gnsqsync.process.output import mention, say
 from gnsqsync.process.process_limits import ProcessLimits
 from gnsqsync.process.reload import waiting_for_repair
-from gnsqsync.service.commands import listing, run_consumers
 
 __all__ = ["ConsumeCommand"]
 

@@ -12,6 +12,17 @@ from flask import Flask, current_app
 from flask.cli import AppGroup, with_appcontext
 
 from gnsqsync import Writer
+from gnsqsync.commands.dead_letter_actions import ACTIONS
+from gnsqsync.commands.dead_letters_click import dead_letter_command, run_in_terminal
+from gnsqsync.commands.integrations import (
+    bodies_of,
+    failure_of,
+    listing,
+    publish_all,
+    run_consumers,
+    shown,
+    topics_of,
+)
 from gnsqsync.dead_letters import DeadLetters
 from gnsqsync.dead_letters.places import CHANNEL
 from gnsqsync.errors import ConfigError, NSQError
@@ -28,17 +39,6 @@ from gnsqsync.process.metrics_page import Exposed
 from gnsqsync.process.output import CannotWrite, drop_unwritten, mention, replace_closed, say
 from gnsqsync.process.probe import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ask_health
 from gnsqsync.process.process_limits import ProcessLimits
-from gnsqsync.service.commands import (
-    bodies_of,
-    failure_of,
-    listing,
-    publish_all,
-    run_consumers,
-    shown,
-    topics_of,
-)
-from gnsqsync.service.dead_letters import ACTIONS
-from gnsqsync.service.dead_letters_click import dead_letter_command, run_in_terminal
 
 __all__ = ["commands_of"]
 

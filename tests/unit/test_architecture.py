@@ -54,7 +54,7 @@ LONG_FUNCTIONS = {
     "cli.demo.demo": 86,
     "writer.writer.__init__": 81,
     "reader.running_reader.__init__": 80,
-    "service.commands.run_consumers": 78,
+    "commands.integrations.run_consumers": 78,
     "cli.pub.pub": 70,
     "http.transport.__init__": 66,
     "reader.subscription.__init__": 66,

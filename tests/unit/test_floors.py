@@ -25,16 +25,16 @@ KNOWS = {
     "dead_letters": {"discovery", "http", "reader", "runtime", "writer"},
     "process": {"dead_letters", "policy", "reader", "runtime", "writer"},
     "outbox": {"process", "reader", "runtime", "writer"},
-    "service": {"dead_letters", "http", "outbox", "process", "reader", "runtime", "writer"},
+    "commands": {"dead_letters", "http", "process", "reader", "writer"},
     # A server in a process of its own: of the client it knows the bytes.
     "embedded": {"daemon", "wire"},
     # Programs see what users see, and what they share.
     "spark": {"process"},
     "contrib": {"outbox", "process"},
-    "django": {"dead_letters", "outbox", "process", "service"},
-    "flask": {"dead_letters", "outbox", "process", "service"},
+    "django": {"commands", "dead_letters", "outbox", "process"},
+    "flask": {"commands", "dead_letters", "outbox", "process"},
     "admin": {"daemon", "dead_letters", "http"},
-    "cli": {"daemon", "dead_letters", "process", "service", "spark"},
+    "cli": {"commands", "daemon", "dead_letters", "process", "spark"},
 }
 TOP = {
     "__init__",
@@ -332,7 +332,7 @@ def test_who_asks_no_nsqlookupd_loads_no_dependency() -> None:
         gnsqsync.Message, gnsqsync.Requeue, gnsqsync.ConnectionOptions()
         loaded = {name.split(".")[0] for name in sys.modules}
         print(sorted(loaded & {"gevent", "requests", "snappy", "urllib3", "click", "rich"}))
-        import gnsqsync.service.commands
+        import gnsqsync.commands.integrations
         gnsqsync.Reader("orders", "shop", nsqd_tcp_addresses=["127.0.0.1:4150"])
         gnsqsync.Writer(["127.0.0.1:4150"]).close()
         print(sorted(sys.modules.keys() & {"requests", "urllib3"}))

@@ -17,6 +17,7 @@ import gevent.event
 import pytest
 
 from gnsqsync import Writer
+from gnsqsync.commands.integrations import publish_all
 from gnsqsync.connection.connection import Connection
 from gnsqsync.connection.read_turn import TurnState
 from gnsqsync.connection.send_queue import PublishSlot
@@ -31,7 +32,6 @@ from gnsqsync.errors import (
     Refused,
 )
 from gnsqsync.runtime import at_exit
-from gnsqsync.service.commands import publish_all
 from gnsqsync.stats import WriterStats
 from tests.component.conftest import Client, address
 from tests.support import scripted

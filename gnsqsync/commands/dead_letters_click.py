@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 
+from gnsqsync.commands.dead_letter_actions import ABOUT, ACTIONS, Terminal, options_of, run
 from gnsqsync.dead_letters import DeadLetters
 from gnsqsync.errors import ConfigError
 from gnsqsync.process.output import mention, say, told_when_full
-from gnsqsync.service.dead_letters import ABOUT, ACTIONS, Terminal, options_of, run
 
 __all__ = ["dead_letter_command", "run_in_terminal"]
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gnsqsync import Message
+from gnsqsync.commands.envelopes import OpenEnvelopes, of_headers
 from gnsqsync.envelope import MAGIC, encode
 from gnsqsync.reader.dead_letters import _as_it_came
-from gnsqsync.service.envelopes import OpenEnvelopes, of_headers
 
 # Bodies that are no envelope, or whose headers break a rule.
 LOOKALIKES = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from gnsqsync.service.commands import _Started
+from gnsqsync.commands.integrations import _Started
 
 
 def reader(channel: str, connections: tuple[str, ...] = ()) -> Any:
