@@ -14,8 +14,8 @@ from gnsqsync.cli.common import (
     nsqd_http_option,
     nsqd_option,
 )
-from gnsqsync.commands.dead_letter_actions import ACTIONS
-from gnsqsync.commands.dead_letters_click import dead_letter_command, run_in_terminal
+from gnsqsync.commands.letter_actions import ACTIONS
+from gnsqsync.commands.letters_click import dead_letter_command, run_in_terminal
 from gnsqsync.dead_letters import DeadLetters
 from gnsqsync.dead_letters.places import CHANNEL
 

@@ -1,5 +1,5 @@
 """Commands that the command line, Django and Flask share: their options, work and lines.
 
-Knows what a command does. Must not know Django or Flask. ``dead_letters_click`` is for programs
+Knows what a command does. Must not know Django or Flask. ``letters_click`` is for programs
 that use click.
 """

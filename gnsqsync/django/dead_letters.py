@@ -21,8 +21,8 @@ from django.shortcuts import render
 from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.views.decorators.csrf import csrf_protect
 
-from gnsqsync.commands.dead_letter_actions import text_of
 from gnsqsync.commands.integrations import topics_of
+from gnsqsync.commands.letter_actions import text_of
 from gnsqsync.dead_letters import DeadLetter, DeadLetters, Filter
 from gnsqsync.dead_letters.places import CHANNEL
 from gnsqsync.django.config import Alias, get_alias

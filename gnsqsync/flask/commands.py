@@ -12,8 +12,6 @@ from flask import Flask, current_app
 from flask.cli import AppGroup, with_appcontext
 
 from gnsqsync import Writer
-from gnsqsync.commands.dead_letter_actions import ACTIONS
-from gnsqsync.commands.dead_letters_click import dead_letter_command, run_in_terminal
 from gnsqsync.commands.integrations import (
     bodies_of,
     failure_of,
@@ -23,6 +21,8 @@ from gnsqsync.commands.integrations import (
     shown,
     topics_of,
 )
+from gnsqsync.commands.letter_actions import ACTIONS
+from gnsqsync.commands.letters_click import dead_letter_command, run_in_terminal
 from gnsqsync.dead_letters import DeadLetters
 from gnsqsync.dead_letters.places import CHANNEL
 from gnsqsync.errors import ConfigError, NSQError

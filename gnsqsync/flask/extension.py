@@ -24,8 +24,8 @@ from gnsqsync.options import check_handler
 from gnsqsync.process.handler_claims import check_claims
 from gnsqsync.process.reload import wait_if_the_program_cannot_start
 from gnsqsync.process.settings import as_if_complete
-from gnsqsync.writer.keepable import KeepableMemoryWriter, KeepableWriter
-from gnsqsync.writer.memory import CapturedMessage, MemoryWriter
+from gnsqsync.testing.keepable import KeepableMemoryWriter, KeepableWriter
+from gnsqsync.testing.memory import CapturedMessage, MemoryWriter
 
 __all__ = ["NSQ", "State"]
 

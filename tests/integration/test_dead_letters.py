@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gnsqsync import Message, NsqdHTTP, Reader, Reject, Writer
-from gnsqsync.commands.dead_letter_actions import Terminal
-from gnsqsync.commands.dead_letter_actions import run as commanded
+from gnsqsync.commands.letter_actions import Terminal
+from gnsqsync.commands.letter_actions import run as commanded
 from gnsqsync.dead_letters import DeadLetter, DeadLetters, Filter
 from gnsqsync.errors import ClosedError, ConfigError, NSQError, PublishError
 from tests.integration.conftest import Client, address, url

@@ -24,6 +24,7 @@ KNOWS = {
     "reader": {"connection", "discovery", "http", "policy", "runtime", "wire", "writer"},
     "dead_letters": {"discovery", "http", "reader", "runtime", "writer"},
     "process": {"dead_letters", "policy", "reader", "runtime", "writer"},
+    "testing": {"writer"},
     "outbox": {"process", "reader", "runtime", "writer"},
     "commands": {"dead_letters", "http", "process", "reader", "writer"},
     # A server in a process of its own: of the client it knows the bytes.
@@ -31,8 +32,8 @@ KNOWS = {
     # Programs see what users see, and what they share.
     "spark": {"process"},
     "contrib": {"outbox", "process"},
-    "django": {"commands", "dead_letters", "outbox", "process"},
-    "flask": {"commands", "dead_letters", "outbox", "process"},
+    "django": {"commands", "dead_letters", "outbox", "process", "testing"},
+    "flask": {"commands", "dead_letters", "outbox", "process", "testing"},
     "admin": {"daemon", "dead_letters", "http"},
     "cli": {"commands", "daemon", "dead_letters", "process", "spark"},
 }
@@ -69,13 +70,6 @@ PUBLIC = {
     "gnsqsync.stats",
 }
 
-# Of the Writers that an application has in its tests.
-WRITERS_OF_TESTS = {
-    "gnsqsync.writer.eager",
-    "gnsqsync.writer.keepable",
-    "gnsqsync.writer.memory",
-}
-
 # What a module may import beside what its room may.
 EXCEPTIONS = {
     # It lists the public names, which are loaded on first use.
@@ -84,8 +78,8 @@ EXCEPTIONS = {
     "gnsqsync.__main__": {"gnsqsync.cli"},
     # They start the embedded servers, for development.
     "gnsqsync.cli": {"gnsqsync.admin", "gnsqsync.embedded"},
-    "gnsqsync.django": {"gnsqsync.embedded"} | WRITERS_OF_TESTS,
-    "gnsqsync.flask": {"gnsqsync.embedded"} | WRITERS_OF_TESTS,
+    "gnsqsync.django": {"gnsqsync.embedded"},
+    "gnsqsync.flask": {"gnsqsync.embedded"},
     # It mounts the pages, which another floor serves.
     "gnsqsync.django.nsqadmin": {"gnsqsync.admin", "gnsqsync.addresses"},
     # Programs, like those above.
@@ -130,6 +124,7 @@ SEAM_EXCEPTIONS = {
     "gnsqsync.options": {"socket"},
     # publish_async() returns the standard library's Future, which makes itself.
     "gnsqsync.writer": {"concurrent"},
+    "gnsqsync.testing": {"concurrent"},
     "gnsqsync.connection.send_queue": {"concurrent"},
     "gnsqsync.middleware": {"concurrent"},
     "gnsqsync.contrib": {"concurrent"},

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gnsqsync.commands.dead_letter_actions import line_of
+from gnsqsync.commands.letter_actions import line_of
 from gnsqsync.dead_letters import DeadLetter
 from gnsqsync.dead_letters.audit import Audit
 

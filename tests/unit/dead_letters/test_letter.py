@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gnsqsync.commands.dead_letter_actions import (
+from gnsqsync.commands.letter_actions import (
     body_lines,
     filter_of,
     json_of,

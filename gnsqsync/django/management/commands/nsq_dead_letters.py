@@ -9,7 +9,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 
-from gnsqsync.commands.dead_letter_actions import ABOUT, ACTIONS, Terminal, options_of, run
+from gnsqsync.commands.letter_actions import ABOUT, ACTIONS, Terminal, options_of, run
 from gnsqsync.dead_letters import DeadLetters
 from gnsqsync.dead_letters.places import CHANNEL
 from gnsqsync.django.command import NSQCommand

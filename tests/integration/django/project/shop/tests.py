@@ -50,7 +50,7 @@ from gnsqsync.errors import (
 )
 from gnsqsync.outbox.relay import Relay
 from gnsqsync.reader.contexts import context_maker
-from gnsqsync.writer.memory import MemoryWriter
+from gnsqsync.testing.memory import MemoryWriter
 from shop.models import Order
 
 GOOD = {"default": {"NSQD": ["127.0.0.1:1"]}}

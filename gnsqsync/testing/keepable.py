@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from gnsqsync.addresses import AddressLike
 from gnsqsync.stats import Health, WriterStats
+from gnsqsync.testing.memory import CapturedMessage, MemoryWriter
 from gnsqsync.writer.encoder import Encoder
-from gnsqsync.writer.memory import CapturedMessage, MemoryWriter
 from gnsqsync.writer.writer import Writer
 
 __all__ = ["KeepableMemoryWriter", "KeepableWriter"]

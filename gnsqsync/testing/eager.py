@@ -14,7 +14,7 @@ from itertools import count
 
 from gnsqsync.message import ANSWERED, DONE, FAILED, Discard, Message, Reject, Requeue, Uncalled
 from gnsqsync.middleware import Middleware, around_handler
-from gnsqsync.writer.memory import CapturedMessage
+from gnsqsync.testing.memory import CapturedMessage
 
 __all__ = ["Channel", "deliver"]
 

@@ -15,8 +15,8 @@ from gnsqsync import Message, Reader, Requeue
 from gnsqsync.errors import MessageAnswered
 from gnsqsync.message import Responder
 from gnsqsync.process.settings import max_attempts_of
-from gnsqsync.writer.eager import Channel, deliver
-from gnsqsync.writer.memory import CapturedMessage, MemoryWriter
+from gnsqsync.testing.eager import Channel, deliver
+from gnsqsync.testing.memory import CapturedMessage, MemoryWriter
 
 Handle = Callable[[Message], object]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from gnsqsync.commands.dead_letter_actions import ABOUT, ACTIONS, Terminal, options_of, run
+from gnsqsync.commands.letter_actions import ABOUT, ACTIONS, Terminal, options_of, run
 from gnsqsync.dead_letters import DeadLetters
 from gnsqsync.errors import ConfigError
 from gnsqsync.process.output import mention, say, told_when_full

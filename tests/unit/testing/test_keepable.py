@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gnsqsync.writer.keepable import KeepableMemoryWriter, KeepableWriter
-from gnsqsync.writer.memory import MemoryWriter
+from gnsqsync.testing.keepable import KeepableMemoryWriter, KeepableWriter
+from gnsqsync.testing.memory import MemoryWriter
 from gnsqsync.writer.writer import Writer
 
 
