@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-__all__ = ["Requests", "ending", "handled", "ignore_repeats", "tell_terminal"]
+__all__ = ["Requests", "ending", "handled", "tell_terminal", "told_on_gevent"]
 
 # Signals whose repetition means nothing new for a program that ends already.
 _ASKING = signal.SIGTERM, signal.SIGHUP
@@ -65,10 +65,32 @@ def handled(
             # Python returns None for a handler that C code set, and cannot set it again.
             elif earlier is not None:
                 signal.signal(number, earlier)
-        ignore_repeats(came)
+        _ignore_repeats(came)
 
 
-def ignore_repeats(came: Collection[int]) -> None:
+@contextmanager
+def told_on_gevent() -> Iterator[Any]:
+    """Yield an Event of gevent that a signal to end sets, for a server on gevent's loop."""
+    import gevent
+    from gevent.event import Event
+
+    told = Event()
+    came: list[int] = []
+
+    def note(number: int) -> None:
+        came.append(number)
+        told.set()
+
+    watchers = [gevent.signal_handler(number, note, number) for number in ending()]
+    try:
+        yield told
+    finally:
+        for watcher in watchers:
+            watcher.cancel()
+        _ignore_repeats(came)
+
+
+def _ignore_repeats(came: Collection[int]) -> None:
     """Ignore SIGHUP from now on if it has come and would kill the process next time."""
     if signal.SIGHUP in came and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -150,6 +150,8 @@ SEAM_EXCEPTIONS = {
     "gnsqsync.cli": {"concurrent"},
     # It waits for processes to end, in a process that is about to end.
     "gnsqsync.cli.demo_spark_stop": {"select"},
+    # Signals on the loop of a server that runs on gevent.
+    "gnsqsync.process.signals": {"gevent"},
     # A web server of its own: it must answer where the Readers' threads or greenlets hang.
     "gnsqsync.process.web_page": {"socket", "socketserver", "threading"},
 }
