@@ -125,7 +125,7 @@ class Metrics:
             return
         self._watched.append((name, weakref.ref(watched)))
         if not isinstance(watched, Reader):
-            watched._watch(_Timing(self.publish_seconds.labels(name)))
+            watched.add_observer(_Timing(self.publish_seconds.labels(name)))
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of watched objects, as they are now. For the registry."""

@@ -1,14 +1,17 @@
-"""Results of Reader.stats() and Writer.stats(): plain values of one moment."""
+"""Results of stats() and health() of Readers and Writers: plain values of one moment."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 __all__ = [
     "TIME_BOUNDS",
     "ConnectionStats",
+    "Health",
     "Histogram",
     "ReaderStats",
+    "SlowHandler",
     "StopResult",
     "WriterConnectionStats",
     "WriterStats",
@@ -171,3 +174,76 @@ class WriterStats:
     not_sent: int
     outcome_unknown: int
     outage_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SlowHandler:
+    """A handler that runs longer than the limit.
+
+    Attributes:
+        reader: ``topic/channel``.
+        handler: Name of the handler.
+        seconds: Time since it began.
+        limit: Seconds that it may run.
+        message: Id of the message, its attempts, and the nsqd; empty if no message is known.
+        stack: Lines of code where the handler is; empty if it has ended meanwhile.
+    """
+
+    reader: str
+    handler: str
+    seconds: float
+    limit: float
+    message: str
+    stack: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.reader}: a handler has run for {self.seconds:.0f} s; the limit is"
+            f" {self.limit:g} s"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Health of a Reader, a group or a Writer.
+
+    An nsqd or nsqlookupd that is away makes a Reader not ready, and hangs nothing.
+
+    Attributes:
+        threads: A sentence for each thread of the library that hangs or has died.
+        handlers: Handlers that run longer than the limit that was asked for.
+        not_ready: A sentence for each reason why no message can come, or none can be published.
+    """
+
+    threads: tuple[str, ...] = ()
+    handlers: tuple[SlowHandler, ...] = ()
+    not_ready: tuple[str, ...] = ()
+
+    @property
+    def stuck(self) -> list[str]:
+        """A sentence for each thread and handler that hangs. A restart of the process helps."""
+        return [*self.threads, *map(str, self.handlers)]
+
+    @property
+    def is_alive(self) -> bool:
+        """True if no thread and no handler hangs."""
+        return not self.threads and not self.handlers
+
+    @property
+    def is_ready(self) -> bool:
+        """True if messages can come, or be published."""
+        return not self.not_ready
+
+    @classmethod
+    def of(cls, several: Iterable[Health]) -> Health:
+        """Return the health of several objects together.
+
+        Args:
+            several: The health of each.
+        """
+        parts = list(several)
+        return cls(
+            threads=tuple(text for part in parts for text in part.threads),
+            handlers=tuple(one for part in parts for one in part.handlers),
+            not_ready=tuple(text for part in parts for text in part.not_ready),
+        )

@@ -58,7 +58,7 @@ def run_nsqadmin(argv: Sequence[str], *, exit_with_parent: bool = False) -> int:
 def main(argv: Sequence[str]) -> int:
     """Run the command line of ``python -m gnsqsync.admin``. Return the exit status."""
     from gnsqsync.daemon.parent import EXIT_WITH_PARENT
-    from gnsqsync.service.output import replace_closed
+    from gnsqsync.process.output import replace_closed
 
     replace_closed()
     exit_with_parent = argv[:1] == [EXIT_WITH_PARENT]

@@ -8,7 +8,6 @@ from http.client import HTTPException
 from typing import Any
 
 import gevent
-from gevent.event import Event
 from gevent.pool import Pool
 from gevent.pywsgi import WSGIHandler, WSGIServer
 
@@ -18,7 +17,7 @@ from gnsqsync.daemon import flags
 from gnsqsync.daemon.framing import HeaderLines, fault
 from gnsqsync.daemon.options import OptionsError, is_loopback
 from gnsqsync.daemon.parent import wait_for_end_of_stdin
-from gnsqsync.service.signals import ending, ignore_repeats
+from gnsqsync.process.signals import told_on_gevent
 
 __all__ = ["serve"]
 
@@ -104,26 +103,16 @@ def serve(options: AdminOptions, *, exit_with_parent: bool = False) -> None:
         log=None,
         handler_class=_Handler,
     )
-    told_to_end = Event()
-    came: list[int] = []
-
-    def note(number: int) -> None:
-        came.append(number)
-        told_to_end.set()
-
-    watchers = [gevent.signal_handler(number, note, number) for number in ending()]
     try:
-        server.start()
-        if exit_with_parent:
-            gevent.spawn(wait_for_end_of_stdin).link(lambda _: told_to_end.set())
-        told_to_end.wait()
-        admin.log.info("HTTP: closing %s", address)
-        # Requests that are being answered are cut off, as in nsqadmin.
-        server.stop(timeout=0)
+        with told_on_gevent() as told:
+            server.start()
+            if exit_with_parent:
+                gevent.spawn(wait_for_end_of_stdin).link(lambda _: told.set())
+            told.wait()
+            admin.log.info("HTTP: closing %s", address)
+            # Requests that are being answered are cut off, as in nsqadmin.
+            server.stop(timeout=0)
     finally:
-        for watcher in watchers:
-            watcher.cancel()
-        ignore_repeats(came)
         admin.close()
 
 

@@ -6,8 +6,8 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 
-from gnsqsync.service.first_process import become_first_process
-from gnsqsync.service.output import replace_closed
+from gnsqsync.process.first_process import become_first_process
+from gnsqsync.process.output import replace_closed
 
 __all__ = ["main"]
 

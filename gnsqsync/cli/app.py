@@ -16,7 +16,7 @@ import click
 
 from gnsqsync import __version__
 from gnsqsync.errors import ConfigError, NSQError
-from gnsqsync.service.output import drop_unwritten, mention, send_nowhere
+from gnsqsync.process.output import drop_unwritten, mention, send_nowhere
 
 # Name of a command -> its module and its line in the list of commands, which loads no module. The
 # click command in the module has the same name, with _ for -.

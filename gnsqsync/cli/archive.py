@@ -26,7 +26,7 @@ from gnsqsync.cli.spark_options import (
     nsq_options,
     spark_errors,
 )
-from gnsqsync.service.output import mention
+from gnsqsync.process.output import mention
 from gnsqsync.spark.jobs.common import submitted
 from gnsqsync.spark.jobs.layout import FORMATS
 from gnsqsync.stats import counted

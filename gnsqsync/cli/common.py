@@ -22,9 +22,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gnsqsync.service.log_output import Lines, make_readable
-from gnsqsync.service.output import mention, told_when_full
-from gnsqsync.service.signals import Requests, ending, handled
+from gnsqsync.process.log_output import Lines, make_readable
+from gnsqsync.process.output import mention, told_when_full
+from gnsqsync.process.signals import Requests, ending, handled
 from gnsqsync.stats import counted
 
 Command = TypeVar("Command", bound=Callable[..., Any])

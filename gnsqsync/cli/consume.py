@@ -23,19 +23,19 @@ from gnsqsync.cli.common import (
     raw_option,
     reader_addresses,
 )
+from gnsqsync.commands.envelopes import of_headers
+from gnsqsync.commands.integrations import run_consumers
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import check_handler
-from gnsqsync.service.commands import run_consumers
-from gnsqsync.service.envelopes import of_headers
-from gnsqsync.service.hard_limit import HardLimit
-from gnsqsync.service.metrics_page import Exposed
-from gnsqsync.service.output import mention, say
-from gnsqsync.service.process_limits import ProcessLimits
-from gnsqsync.service.reload import waiting_for_repair
-from gnsqsync.service.settings import make_observer
+from gnsqsync.process.hard_limit import HardLimit
+from gnsqsync.process.metrics_page import Exposed
+from gnsqsync.process.output import mention, say
+from gnsqsync.process.process_limits import ProcessLimits
+from gnsqsync.process.reload import waiting_for_repair
+from gnsqsync.process.settings import make_observer
 
 if TYPE_CHECKING:
-    from gnsqsync.service.supervisor import Ending
+    from gnsqsync.process.supervisor import Ending
     from gnsqsync.stats import ReaderStats
 
 

@@ -14,10 +14,10 @@ from gnsqsync.cli.common import (
     nsqd_http_option,
     nsqd_option,
 )
+from gnsqsync.commands.letter_actions import ACTIONS
+from gnsqsync.commands.letters_click import dead_letter_command, run_in_terminal
 from gnsqsync.dead_letters import DeadLetters
 from gnsqsync.dead_letters.places import CHANNEL
-from gnsqsync.service.dead_letters import ACTIONS
-from gnsqsync.service.dead_letters_click import dead_letter_command, run_in_terminal
 
 
 def _run(

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import NoReturn
 
 from gnsqsync.cli.common import SignalScope
-from gnsqsync.service.signals import ending
+from gnsqsync.process.signals import ending
 
 # Seconds to wait for the end of killed processes before their files are removed.
 _PATIENCE = 1.0

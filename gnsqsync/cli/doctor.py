@@ -19,7 +19,7 @@ from gnsqsync.cli.common import (
 )
 from gnsqsync.cluster.diagnosis import examine
 from gnsqsync.cluster.looking import LOOK_SECONDS, LOOK_TIMEOUT, Question
-from gnsqsync.service.output import say
+from gnsqsync.process.output import say
 
 
 @click.command(

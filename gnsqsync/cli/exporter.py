@@ -17,9 +17,9 @@ from gnsqsync.cli.common import (
     nsqd_http_option,
 )
 from gnsqsync.errors import ConfigError
-from gnsqsync.service.metrics_address import parse_metrics_address
-from gnsqsync.service.output import mention
-from gnsqsync.service.web_page import served, text_page
+from gnsqsync.process.metrics_address import parse_metrics_address
+from gnsqsync.process.output import mention
+from gnsqsync.process.web_page import served, text_page
 
 EXAMPLES = """\b
 Examples:

@@ -9,8 +9,8 @@ import sys
 
 import click
 
-from gnsqsync.service.health import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ask_health
-from gnsqsync.service.output import say
+from gnsqsync.process.output import say
+from gnsqsync.process.probe import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ask_health
 
 
 @click.command(

@@ -24,7 +24,7 @@ from gnsqsync.cli.common import (
 from gnsqsync.cluster.asking import ask_all
 from gnsqsync.errors import ConfigError, HTTPError, NSQError
 from gnsqsync.options import check_channel, check_topic
-from gnsqsync.service.output import mention, say
+from gnsqsync.process.output import mention, say
 from gnsqsync.stats import counted
 
 Client = NsqdHTTP | LookupdHTTP

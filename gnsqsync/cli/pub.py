@@ -26,7 +26,7 @@ from gnsqsync.cli.common import (
 )
 from gnsqsync.errors import ConfigError, NSQError, PublishError
 from gnsqsync.options import check_duration, check_topic
-from gnsqsync.service.output import CannotWrite, mention, say
+from gnsqsync.process.output import CannotWrite, mention, say
 from gnsqsync.stats import counted
 
 # Upper bound of one read, in bytes. A read returns the bytes that are there, so slow lines are

@@ -27,7 +27,7 @@ from gnsqsync.cli.common import (
 from gnsqsync.cli.spark_needs import need_packages
 from gnsqsync.cli.spark_options import storage_error
 from gnsqsync.errors import ConfigError, NSQError
-from gnsqsync.service.output import say
+from gnsqsync.process.output import say
 from gnsqsync.spark.jobs.common import parse_time, storage_path
 from gnsqsync.stats import counted
 

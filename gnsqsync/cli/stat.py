@@ -26,10 +26,10 @@ from gnsqsync.cli.common import (
 )
 from gnsqsync.cluster.servers import Servers
 from gnsqsync.cluster.totals import TopicTotal, totals
+from gnsqsync.commands.integrations import is_stuck, told_stuck
 from gnsqsync.errors import NSQError
 from gnsqsync.options import check_channel, check_topic
-from gnsqsync.service.commands import is_stuck, told_stuck
-from gnsqsync.service.output import told_when_full
+from gnsqsync.process.output import told_when_full
 from gnsqsync.stats import counted
 
 if TYPE_CHECKING:

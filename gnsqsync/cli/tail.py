@@ -21,8 +21,8 @@ from gnsqsync.cli.common import (
     raw_option,
     reader_addresses,
 )
-from gnsqsync.service.envelopes import OpenEnvelopes
-from gnsqsync.service.output import mention, nowhere, send_nowhere
+from gnsqsync.commands.envelopes import OpenEnvelopes
+from gnsqsync.process.output import mention, nowhere, send_nowhere
 from gnsqsync.stats import counted
 
 MAX_IN_FLIGHT = 200

@@ -26,16 +26,16 @@ from gnsqsync.cli.common import (
     size_text,
 )
 from gnsqsync.cli.go_options import Duration, consumer_options
+from gnsqsync.commands.envelopes import OpenEnvelopes
 from gnsqsync.daemon.goregexp import compile_go
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import ConnectionOptions
-from gnsqsync.service.backup.disk import LocalDisk
-from gnsqsync.service.backup.files import Rules, TopicFiles
-from gnsqsync.service.backup.names import FileNames
-from gnsqsync.service.backup.runner import BackUp, Progress
-from gnsqsync.service.envelopes import OpenEnvelopes
-from gnsqsync.service.metrics_page import Exposed
-from gnsqsync.service.output import mention
+from gnsqsync.process.backup.disk import LocalDisk
+from gnsqsync.process.backup.files import Rules, TopicFiles
+from gnsqsync.process.backup.names import FileNames
+from gnsqsync.process.backup.runner import BackUp, Progress
+from gnsqsync.process.metrics_page import Exposed
+from gnsqsync.process.output import mention
 from gnsqsync.stats import counted
 
 log: logging.Logger = logging.getLogger("gnsqsync.to_file")

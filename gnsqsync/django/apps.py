@@ -10,7 +10,7 @@ from django.core.signals import setting_changed
 
 from gnsqsync.django.checks import check_handlers, check_logging, check_settings
 from gnsqsync.django.writers import forget_writers
-from gnsqsync.service.reload import wait_if_the_program_cannot_start
+from gnsqsync.process.reload import wait_if_the_program_cannot_start
 
 __all__ = ["GnsqsyncConfig"]
 

@@ -15,8 +15,8 @@ from gnsqsync.django.handlers import Handler
 from gnsqsync.django.known_handlers import Known, claims, known_handlers
 from gnsqsync.errors import ConfigError
 from gnsqsync.middleware import fails_after
-from gnsqsync.service.handler_claims import problems_of_claims
-from gnsqsync.service.log_output import disabled_loggers, is_readable, takes_warnings
+from gnsqsync.process.handler_claims import problems_of_claims
+from gnsqsync.process.log_output import disabled_loggers, is_readable, takes_warnings
 
 __all__ = ["check_handlers", "check_logging", "check_settings"]
 

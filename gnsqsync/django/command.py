@@ -10,9 +10,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from gnsqsync.service.first_process import become_first_process
-from gnsqsync.service.log_output import readable_log
-from gnsqsync.service.output import CannotWrite, drop_unwritten, replace_closed
+from gnsqsync.process.first_process import become_first_process
+from gnsqsync.process.log_output import readable_log
+from gnsqsync.process.output import CannotWrite, drop_unwritten, replace_closed
 
 __all__ = ["NSQCommand", "at_least"]
 

@@ -16,7 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 from gnsqsync import Observer, Reader, Writer
 from gnsqsync.errors import ConfigError
 from gnsqsync.hints import did_you_mean, meant, right_name, sentence
-from gnsqsync.service.settings import (
+from gnsqsync.process.settings import (
     ClientSettings,
     as_if_complete,
     known_options,

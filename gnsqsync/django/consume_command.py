@@ -13,18 +13,18 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, SystemCheckError
 from django.db import connections
 
+from gnsqsync.commands.integrations import listing, run_consumers
 from gnsqsync.django.command import NSQCommand, at_least
 from gnsqsync.django.handlers import Handler
 from gnsqsync.django.known_handlers import claims
 from gnsqsync.django.writers import all_writers, close_writers
 from gnsqsync.errors import ConfigError
-from gnsqsync.service.commands import listing, run_consumers
-from gnsqsync.service.handler_claims import check_claims
-from gnsqsync.service.hard_limit import HardLimit
-from gnsqsync.service.metrics_page import Exposed
-from gnsqsync.service.output import mention, say
-from gnsqsync.service.process_limits import ProcessLimits
-from gnsqsync.service.reload import waiting_for_repair
+from gnsqsync.process.handler_claims import check_claims
+from gnsqsync.process.hard_limit import HardLimit
+from gnsqsync.process.metrics_page import Exposed
+from gnsqsync.process.output import mention, say
+from gnsqsync.process.process_limits import ProcessLimits
+from gnsqsync.process.reload import waiting_for_repair
 
 __all__ = ["ConsumeCommand"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import IntegrityError, connections, models, router, transaction
 
 from gnsqsync.errors import ConfigError
-from gnsqsync.service.collations import FIND, check_exact, exact_collation
+from gnsqsync.outbox.collations import FIND, check_exact, exact_collation
 
 __all__ = ["KeyField", "check_joins", "insert_unless_there", "require_bytes", "written"]
 

@@ -21,14 +21,14 @@ from django.shortcuts import render
 from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.views.decorators.csrf import csrf_protect
 
+from gnsqsync.commands.integrations import topics_of
+from gnsqsync.commands.letter_actions import text_of
 from gnsqsync.dead_letters import DeadLetter, DeadLetters, Filter
 from gnsqsync.dead_letters.places import CHANNEL
 from gnsqsync.django.config import Alias, get_alias
 from gnsqsync.django.handlers import all_handlers
 from gnsqsync.django.login import login_url
 from gnsqsync.errors import ConfigError, NSQError
-from gnsqsync.service.commands import topics_of
-from gnsqsync.service.dead_letters import text_of
 from gnsqsync.stats import counted
 
 __all__ = ["dead_letters", "page_of", "urlpatterns"]

@@ -12,9 +12,9 @@ from functools import partial
 from gnsqsync import Message
 from gnsqsync.django.config import get_alias
 from gnsqsync.django.handlers import Handler, all_handlers
-from gnsqsync.service.settings import max_attempts_of
-from gnsqsync.writer.eager import Channel, deliver
-from gnsqsync.writer.memory import CapturedMessage
+from gnsqsync.process.settings import max_attempts_of
+from gnsqsync.testing.eager import Channel, deliver
+from gnsqsync.testing.memory import CapturedMessage
 
 __all__ = ["deliver_of", "more_handlers"]
 

@@ -20,11 +20,11 @@ from gnsqsync.django.kept import make_kept
 from gnsqsync.django.once import Once
 from gnsqsync.errors import ConfigError, TimeLimitExceeded
 from gnsqsync.options import check_handler, check_ran
-from gnsqsync.service.handler_claims import Claim, claim_of
-from gnsqsync.service.metrics_page import Exposed
-from gnsqsync.service.once import KeyOf
-from gnsqsync.service.settings import as_if_complete
-from gnsqsync.service.uncalled import unless_called
+from gnsqsync.outbox.once import KeyOf
+from gnsqsync.outbox.uncalled import unless_called
+from gnsqsync.process.handler_claims import Claim, claim_of
+from gnsqsync.process.metrics_page import Exposed
+from gnsqsync.process.settings import as_if_complete
 
 __all__ = ["Handler", "all_handlers", "autodiscover", "nsq_handler", "select"]
 

@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from gnsqsync.django.handlers import Handler, all_handlers
 from gnsqsync.errors import ConfigError
-from gnsqsync.service.handler_claims import Claim
+from gnsqsync.process.handler_claims import Claim
 
 __all__ = ["Known", "claims", "known_handlers", "more_known_handlers"]
 

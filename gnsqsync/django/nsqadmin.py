@@ -25,10 +25,10 @@ from django.views.decorators.csrf import csrf_exempt
 from gnsqsync.addresses import http_urls
 from gnsqsync.admin.access import LETTERS, MAY_ACT, RECORD, USER
 from gnsqsync.admin.app import Admin, create_app
+from gnsqsync.commands.integrations import next_port
 from gnsqsync.django.config import DEFAULT, Alias, get_alias
 from gnsqsync.django.login import login_url
 from gnsqsync.options import https_options
-from gnsqsync.service.commands import next_port
 
 __all__ = ["nsqadmin", "urlpatterns"]
 

@@ -12,7 +12,7 @@ from gnsqsync import Message
 from gnsqsync.django.inbox.markers import is_installed, mark, require_ignoring
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import check_ran
-from gnsqsync.service.once import KeyOf, consumer_of, key_of, unanswered
+from gnsqsync.outbox.once import KeyOf, consumer_of, key_of, unanswered
 
 __all__ = ["Once"]
 

@@ -22,9 +22,9 @@ from gnsqsync.django.outbox.writing import insert
 from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import checks_names
-from gnsqsync.service.cron import Cron, check_zone
-from gnsqsync.service.due import future, later
-from gnsqsync.service.in_doubt import IN_DOUBT, tell_canceled, tell_moved
+from gnsqsync.outbox.cron import Cron, check_zone
+from gnsqsync.outbox.due import future, later
+from gnsqsync.outbox.in_doubt import IN_DOUBT, tell_canceled, tell_moved
 from gnsqsync.stats import counted
 
 __all__ = ["cancel", "periodic", "publish_after", "publish_at", "reschedule", "stop_periodic"]

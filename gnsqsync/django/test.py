@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from gnsqsync.django.config import DEFAULT
 from gnsqsync.django.writers import memory_writer, replace_writer
-from gnsqsync.writer.memory import CapturedMessage
+from gnsqsync.testing.memory import CapturedMessage
 
 __all__ = ["CapturedMessage", "captured_messages"]
 

@@ -17,8 +17,8 @@ from gnsqsync.django.config import DEFAULT, aliases, get_alias, in_tests
 from gnsqsync.django.databases import check_joins
 from gnsqsync.django.eager import deliver_of
 from gnsqsync.options import checks_names
-from gnsqsync.writer.keepable import KeepableMemoryWriter, KeepableWriter
-from gnsqsync.writer.memory import CapturedMessage, MemoryWriter
+from gnsqsync.testing.keepable import KeepableMemoryWriter, KeepableWriter
+from gnsqsync.testing.memory import CapturedMessage, MemoryWriter
 
 __all__ = [
     "all_writers",

@@ -18,8 +18,8 @@ from gnsqsync.daemon.golog import Log
 from gnsqsync.daemon.options import OptionsError, StartError, is_loopback
 from gnsqsync.daemon.parent import EXIT_WITH_PARENT, wait_for_end_of_stdin
 from gnsqsync.embedded.options import LookupdOptions, NsqdOptions
-from gnsqsync.service.output import replace_closed
-from gnsqsync.service.signals import ending, ignore_repeats
+from gnsqsync.process.output import replace_closed
+from gnsqsync.process.signals import told_on_gevent
 
 
 class Server(Protocol):
@@ -112,29 +112,16 @@ def _say_what_it_is(log: Log, options: NsqdOptions | LookupdOptions, unread: Seq
 
 def _serve(server: Server, exit_with_parent: bool) -> None:
     import gevent
-    from gevent.event import Event
 
     # gevent prints the context of a failed greenlet with this function. The default imports pprint,
     # which takes a tenth of a start.
     gevent.config.format_context = str
-    told_to_end = Event()
-    came: list[int] = []
-
-    def note(number: int) -> None:
-        came.append(number)
-        told_to_end.set()
-
-    watchers = [gevent.signal_handler(number, note, number) for number in ending()]
-    try:
+    with told_on_gevent() as told:
         server.start()
         if exit_with_parent:
-            gevent.spawn(wait_for_end_of_stdin).link(lambda _: told_to_end.set())
-        told_to_end.wait()
+            gevent.spawn(wait_for_end_of_stdin).link(lambda _: told.set())
+        told.wait()
         server.stop()
-    finally:
-        for watcher in watchers:
-            watcher.cancel()
-        ignore_repeats(came)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -7,6 +7,6 @@ An import and ``init_app`` connect to nothing and start no thread. Only the firs
 from __future__ import annotations
 
 from gnsqsync.flask.extension import NSQ
-from gnsqsync.writer.memory import CapturedMessage
+from gnsqsync.testing.memory import CapturedMessage
 
 __all__ = ["NSQ", "CapturedMessage"]

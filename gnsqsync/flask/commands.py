@@ -15,14 +15,7 @@ from flask.cli import AppGroup, with_appcontext
 from gnsqsync import Writer
 from gnsqsync.cluster.diagnosis import examine
 from gnsqsync.cluster.looking import LOOK_SECONDS, LOOK_TIMEOUT
-from gnsqsync.dead_letters import DeadLetters
-from gnsqsync.dead_letters.places import CHANNEL
-from gnsqsync.errors import ConfigError, NSQError
-from gnsqsync.flask import relay
-from gnsqsync.flask.config import backend_of, read_settings
-from gnsqsync.flask.handlers import Handler
-from gnsqsync.options import check_topic
-from gnsqsync.service.commands import (
+from gnsqsync.commands.integrations import (
     bodies_of,
     failure_of,
     listing,
@@ -31,17 +24,24 @@ from gnsqsync.service.commands import (
     shown,
     topics_of,
 )
-from gnsqsync.service.dead_letters import ACTIONS
-from gnsqsync.service.dead_letters_click import dead_letter_command, run_in_terminal
-from gnsqsync.service.first_process import become_first_process
-from gnsqsync.service.forked_engines import not_shared
-from gnsqsync.service.handler_claims import check_claims
-from gnsqsync.service.hard_limit import HardLimit
-from gnsqsync.service.health import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ask_health
-from gnsqsync.service.log_output import readable_log
-from gnsqsync.service.metrics_page import Exposed
-from gnsqsync.service.output import CannotWrite, drop_unwritten, mention, replace_closed, say
-from gnsqsync.service.process_limits import ProcessLimits
+from gnsqsync.commands.letter_actions import ACTIONS
+from gnsqsync.commands.letters_click import dead_letter_command, run_in_terminal
+from gnsqsync.dead_letters import DeadLetters
+from gnsqsync.dead_letters.places import CHANNEL
+from gnsqsync.errors import ConfigError, NSQError
+from gnsqsync.flask import relay
+from gnsqsync.flask.config import backend_of, read_settings
+from gnsqsync.flask.handlers import Handler
+from gnsqsync.options import check_topic
+from gnsqsync.process.first_process import become_first_process
+from gnsqsync.process.forked_engines import not_shared
+from gnsqsync.process.handler_claims import check_claims
+from gnsqsync.process.hard_limit import HardLimit
+from gnsqsync.process.log_output import readable_log
+from gnsqsync.process.metrics_page import Exposed
+from gnsqsync.process.output import CannotWrite, drop_unwritten, mention, replace_closed, say
+from gnsqsync.process.probe import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ask_health
+from gnsqsync.process.process_limits import ProcessLimits
 
 __all__ = ["commands_of"]
 

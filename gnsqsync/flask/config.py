@@ -15,7 +15,7 @@ from gnsqsync import Observer, Reader, Writer
 from gnsqsync.errors import ConfigError
 from gnsqsync.flask.relay import check_outbox
 from gnsqsync.hints import did_you_mean, meant, right_name
-from gnsqsync.service.settings import (
+from gnsqsync.process.settings import (
     ClientSettings,
     as_if_complete,
     known_options,

@@ -12,9 +12,9 @@ from flask import Flask
 
 from gnsqsync.flask.config import read_settings
 from gnsqsync.flask.handlers import Handler, InContext
-from gnsqsync.service.settings import max_attempts_of
-from gnsqsync.writer.eager import Channel, deliver
-from gnsqsync.writer.memory import CapturedMessage
+from gnsqsync.process.settings import max_attempts_of
+from gnsqsync.testing.eager import Channel, deliver
+from gnsqsync.testing.memory import CapturedMessage
 
 __all__ = ["deliver_of"]
 

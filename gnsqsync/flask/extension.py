@@ -21,11 +21,11 @@ from gnsqsync.flask.config import KEYS, backend_of, read_settings
 from gnsqsync.flask.eager import deliver_of
 from gnsqsync.flask.handlers import Handler, name_of
 from gnsqsync.options import check_handler
-from gnsqsync.service.handler_claims import check_claims
-from gnsqsync.service.reload import wait_if_the_program_cannot_start
-from gnsqsync.service.settings import as_if_complete
-from gnsqsync.writer.keepable import KeepableMemoryWriter, KeepableWriter
-from gnsqsync.writer.memory import CapturedMessage, MemoryWriter
+from gnsqsync.process.handler_claims import check_claims
+from gnsqsync.process.reload import wait_if_the_program_cannot_start
+from gnsqsync.process.settings import as_if_complete
+from gnsqsync.testing.keepable import KeepableMemoryWriter, KeepableWriter
+from gnsqsync.testing.memory import CapturedMessage, MemoryWriter
 
 __all__ = ["NSQ", "State"]
 

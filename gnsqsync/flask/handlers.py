@@ -11,9 +11,9 @@ from flask import Flask
 from gnsqsync import Message, Reader
 from gnsqsync.errors import ConfigError
 from gnsqsync.flask.config import Settings, backend_of, read_settings
-from gnsqsync.service.handler_claims import Claim, claim_of
-from gnsqsync.service.metrics_page import Exposed
-from gnsqsync.service.settings import as_if_complete
+from gnsqsync.process.handler_claims import Claim, claim_of
+from gnsqsync.process.metrics_page import Exposed
+from gnsqsync.process.settings import as_if_complete
 
 __all__ = ["Handler", "InContext", "name_of"]
 

@@ -10,11 +10,11 @@ import click
 from flask import current_app
 
 from gnsqsync.errors import ConfigError, NSQError
-from gnsqsync.service.outbox_rows import Lag
-from gnsqsync.service.output import mention, say
-from gnsqsync.service.relay import Relay
-from gnsqsync.service.relay_command import lag_text, run_relay
-from gnsqsync.service.settings import imported
+from gnsqsync.outbox.outbox_rows import Lag
+from gnsqsync.outbox.relay import Relay
+from gnsqsync.outbox.relay_command import lag_text, run_relay
+from gnsqsync.process.output import mention, say
+from gnsqsync.process.settings import imported
 
 __all__ = ["PARAMETERS", "check_outbox", "relay"]
 

@@ -296,7 +296,9 @@ class DeadLetters:
 
     def stuck(self, name: str) -> list[str]:
         """Return a sentence for each hung thread of the Writers. Takes no lock."""
-        return [line for writer in list(self._writers.values()) for line in writer._stuck(name)]
+        return [
+            line for writer in list(self._writers.values()) for line in writer.health(name).threads
+        ]
 
     def close(self) -> None:
         with self._lock:

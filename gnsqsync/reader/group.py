@@ -25,7 +25,7 @@ from gnsqsync.reader.reader import Reader
 from gnsqsync.runtime import Event, Runtime, RuntimeLike, Task, choose
 from gnsqsync.runtime.event_loop import warn_that_start_blocks
 from gnsqsync.runtime.timer import Timer
-from gnsqsync.stats import StopResult
+from gnsqsync.stats import Health, StopResult
 
 __all__ = ["Group", "Members", "ReaderGroup", "advise_once"]
 
@@ -131,6 +131,14 @@ class Group(ABC):
         for task in self._own:
             _wait_for(task)
         return members.join()
+
+    def health(self, handler_limit: float | None = None) -> Health:
+        """Return the health of all Readers together. See Reader.health.
+
+        Args:
+            handler_limit: Seconds that a handler may run, 0 or more; None: for ever.
+        """
+        return Health.of(reader.health(handler_limit) for reader in self.readers)
 
     def __enter__(self: Self) -> Self:
         if self._members is None:

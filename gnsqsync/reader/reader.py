@@ -52,7 +52,7 @@ from gnsqsync.reader.running_reader import RunningReader
 from gnsqsync.reader.verdicts import BackoffOption, Exceptions
 from gnsqsync.runtime import RuntimeLike, choose
 from gnsqsync.runtime.event_loop import warn_that_start_blocks
-from gnsqsync.stats import ReaderStats, StopResult
+from gnsqsync.stats import Health, ReaderStats, StopResult
 
 if TYPE_CHECKING:
     import requests
@@ -570,6 +570,32 @@ class Reader:
         """Return the counters and connections of this moment. From any thread."""
         return self._running().stats()
 
+    @property
+    def time_limit(self) -> float | None:
+        """Seconds after which a handler is interrupted; None: never."""
+        return self._setup.flow.time_limit
+
+    def health(self, handler_limit: float | None = None) -> Health:
+        """Return what hangs, and why no message can come. From any thread; it waits for no lock.
+
+        Before the start and after ``stop()``, whose time is limited, nothing hangs.
+
+        Args:
+            handler_limit: Seconds that a handler may run, 0 or more; None: for ever.
+        """
+        run, found = self._run, Health()
+        if run is not None and self._stop_asked is None:
+            found = run.look.health(handler_limit)
+        if run is not None and run.has_ended:
+            why = "has stopped"
+        elif self._stop_asked is not None:
+            why = "is stopping"
+        elif run is None:
+            why = "has not started"
+        else:
+            return found
+        return replace(found, not_ready=(f"{self.topic}/{self.channel} {why}",))
+
     def _load(self) -> tuple[int, int, float]:
         """Return messages received, messages in flight, and the slowest round trip; for a group."""
         return self._running().subscription.load()
@@ -687,33 +713,6 @@ class Reader:
             timer=timer,
             on_turn_used=on_turn_used,
         )
-
-    def _stuck(self, handler_limit: float | None) -> list[str]:
-        """List what hangs, one sentence each, with handlers that run longer than ``handler_limit``.
-
-        The limit is in seconds. Takes no lock, and any OS thread may call it. Empty before the
-        start and after ``stop()``, whose time is limited.
-        """
-        run = self._run
-        if run is None or self._stop_asked is not None:
-            return []
-        return run.health.stuck(handler_limit)
-
-    def _overdue(self, limit: float) -> list[str]:
-        """Return a text for each handler that runs longer than ``limit`` seconds. As ``_stuck``."""
-        run = self._run
-        if run is None or self._stop_asked is not None:
-            return []
-        return run.health.overdue(limit)
-
-    def _not_ready(self) -> str | None:
-        """Return why it gets no messages, or None if it is connected and not asked to stop."""
-        name, run = f"{self.topic}/{self.channel}", self._run
-        if run is not None and run.has_ended:
-            return f"{name} has stopped"
-        if self._stop_asked is not None:
-            return f"{name} is stopping"
-        return f"{name} has not started" if run is None else run.health.not_connected()
 
     def _running(self) -> RunningReader:
         run = self._run

@@ -22,7 +22,7 @@ from gnsqsync.reader.chunks import Chunks
 from gnsqsync.reader.counters import stats_of
 from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.events import Events
-from gnsqsync.reader.health import Health
+from gnsqsync.reader.health import Look
 from gnsqsync.reader.housekeeping import Housekeeping
 from gnsqsync.reader.lanes import Lanes
 from gnsqsync.reader.options import ReaderSetup
@@ -130,7 +130,7 @@ class RunningReader:
             self._lookup_changed,
             runtime,
         )
-        self.health: Health = Health(
+        self.look: Look = Look(
             setup.name,
             runtime,
             self._timer,

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from gnsqsync.service.log_output import make_readable
+from gnsqsync.process.log_output import make_readable
 from gnsqsync.spark.depths import Depths
 from gnsqsync.spark.open_store import open_store
 from gnsqsync.spark.options import SourceOptions

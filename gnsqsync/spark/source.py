@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from gnsqsync.errors import ConfigError
-from gnsqsync.service.log_output import make_readable
+from gnsqsync.process.log_output import make_readable
 from gnsqsync.spark.batch import NsqBatchReader, plan_now
 from gnsqsync.spark.depths import Backlog, Depths
 from gnsqsync.spark.open_store import open_store

@@ -36,7 +36,7 @@ from gnsqsync.policy.writer_nodes import Policy
 from gnsqsync.runtime import Runtime, RuntimeLike, choose
 from gnsqsync.runtime.at_exit import at_exit, not_at_exit
 from gnsqsync.runtime.event_loop import running_loop_finder
-from gnsqsync.stats import WriterStats
+from gnsqsync.stats import Health, WriterStats
 from gnsqsync.wire import commands
 from gnsqsync.writer.around import Around
 from gnsqsync.writer.copies import CopyingPublisher
@@ -308,7 +308,7 @@ class Writer:
         if type(topic) is not str:
             check_topic(topic)
         commands.pub_head(topic)
-        checked = self._check_bodies(bodies)
+        checked = _checked(bodies, self._max_msg_size)
         chunks = _chunks(checked, self._max_body_size)
         publisher = self._publisher()
         if self._running_loop is not None:
@@ -390,17 +390,6 @@ class Writer:
         check_duration("defer", defer, 0, self._max_defer, extra=" (max_defer)", finite=True)
         return commands.dpub(topic, round(defer * 1000), data)
 
-    def _check_bodies(self, bodies: Sequence[Any]) -> list[bytes]:
-        if not bodies:
-            raise ConfigError("bodies is empty; nsqd accepts an MPUB of one message or more")
-        limit = self._max_msg_size
-        # Quick check of all bodies by a few calls in C.
-        if set(map(type, bodies)) == {bytes}:
-            sizes = list(map(len, bodies))
-            if min(sizes) and max(sizes) <= limit:
-                return [*bodies]
-        return [check_body(body, limit, f"bodies[{i}]") for i, body in enumerate(bodies)]
-
     def _timeout(self, timeout: float | None) -> float:
         return self._publish_timeout if timeout is None else check_duration("timeout", timeout)
 
@@ -453,6 +442,28 @@ class Writer:
         publisher = self._by_process.get(os.getpid())
         self._check_open()
         return publisher.stats() if publisher is not None else _NO_STATS
+
+    def health(self, name: str = "the Writer") -> Health:
+        """Return what hangs in this process. From any thread; it waits for no lock.
+
+        Before the first publish and after ``close()``, whose time is limited, nothing hangs. It is
+        not ready after ``close()``.
+
+        Args:
+            name: Name of the Writer in the sentences.
+        """
+        publisher = self._by_process.get(os.getpid())
+        if self._closed:
+            return Health(not_ready=(f"{name} is closed",))
+        return Health(() if publisher is None else tuple(publisher.pool.stuck(name)))
+
+    def add_observer(self, observer: Observer) -> None:
+        """Call this Observer, too, from now on. A copy of the Writer does not have it.
+
+        Args:
+            observer: The Observer.
+        """
+        self._events.watch(observer)
 
     def close(self, timeout: float | None = None) -> None:
         """Wait for publishes under way, close every connection, end every thread. Repeatable.
@@ -551,19 +562,6 @@ class Writer:
             # Another thread closed it, perhaps before there was a Publisher to close.
             mine.close(0.0)
 
-    def _watch(self, observer: Observer) -> None:
-        """Call this observer, too, from now on. For gnsqsync.prometheus."""
-        self._events.watch(observer)
-
-    def _stuck(self, name: str) -> list[str]:
-        """Return a sentence for each hung thread of the Writer; ``name`` says whose.
-
-        Takes no lock, and any OS thread may call it. Empty before the first publish in this
-        process, and after ``close()``, whose time is limited.
-        """
-        publisher = self._by_process.get(os.getpid())
-        return [] if publisher is None or self._closed else publisher.pool.stuck(name)
-
     def _after_fork(self) -> None:
         for pid in [pid for pid in self._by_process if pid != os.getpid()]:
             self._by_process.pop(pid).pool.abandon()
@@ -580,6 +578,18 @@ class Writer:
         where = [str(address) for address in self._addresses]
         where += [f"what {url} lists" for url in self._lookups.shown]
         return f"<Writer to {', '.join(where)}>"
+
+
+def _checked(bodies: Sequence[Any], limit: int) -> list[bytes]:
+    """Return the bodies of an MPUB as bytes. ConfigError if one of them may not be sent."""
+    if not bodies:
+        raise ConfigError("bodies is empty; nsqd accepts an MPUB of one message or more")
+    # Quick check of all bodies by a few calls in C.
+    if set(map(type, bodies)) == {bytes}:
+        sizes = list(map(len, bodies))
+        if min(sizes) and max(sizes) <= limit:
+            return [*bodies]
+    return [check_body(body, limit, f"bodies[{i}]") for i, body in enumerate(bodies)]
 
 
 def _chunks(bodies: list[bytes], most: int) -> list[list[bytes]]:

@@ -87,7 +87,7 @@ def run_relay(given: argparse.Namespace) -> None:
     from gnsqsync.django.outbox.models import OutboxMessage
     from gnsqsync.django.outbox.relay import OutboxStore
     from gnsqsync.django.writers import close_writers, get_writer
-    from gnsqsync.service.relay import Relay
+    from gnsqsync.outbox.relay import Relay
 
     get_writer().connect(10)
     due = timezone.now() - timedelta(minutes=1)

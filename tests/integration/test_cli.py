@@ -25,7 +25,7 @@ from gnsqsync.cli import main
 from gnsqsync.cli.common import Flag
 from gnsqsync.cli.demo import failing_numbers
 from gnsqsync.cli.demo_lines import read_lines, verify
-from gnsqsync.service.log_output import readable_log
+from gnsqsync.process.log_output import readable_log
 from tests.support.servers import Server, Site, unique
 
 ROOT = Path(__file__).parents[2]

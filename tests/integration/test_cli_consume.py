@@ -16,7 +16,7 @@ import requests
 from gnsqsync import NsqdHTTP
 from gnsqsync.cli.consume import consume
 from gnsqsync.errors import ConfigError
-from gnsqsync.service.settings import load_observer
+from gnsqsync.process.settings import load_observer
 from tests.integration.test_cli import command, environment, http, run, started, tcp
 from tests.support.servers import Pool, Server, Site, unique
 

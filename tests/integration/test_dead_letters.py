@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from gnsqsync import Message, NsqdHTTP, Reader, Reject, Writer
+from gnsqsync.commands.letter_actions import Terminal
+from gnsqsync.commands.letter_actions import run as commanded
 from gnsqsync.dead_letters import DeadLetter, DeadLetters, Filter
 from gnsqsync.errors import ClosedError, ConfigError, NSQError, PublishError
-from gnsqsync.service.dead_letters import Terminal
-from gnsqsync.service.dead_letters import run as commanded
 from tests.integration.conftest import Client, address, url
 from tests.integration.test_cli import sentence
 from tests.support.commands import Commands

@@ -197,7 +197,7 @@ def test_the_page_of_the_floors_knows_every_module() -> None:
         "runtime/",
         "admin/pages/",
         "contrib/sqlalchemy/",
-        "service/backup/",
+        "process/backup/",
         "spark/jobs/",
     }
 

@@ -24,7 +24,7 @@ LEVELS = {"WARNING": "W", "ERROR": "E", "CRITICAL": "E"}
 MADE_ELSEWHERE = {
     ("embedded/lookup_peer.py", "text"): "failed to query for channels to pre-create",
     ("spark/reach.py", "..."): "part of what waits was not read",
-    ("service/hard_limit.py", "..."): "the hard limit is",
+    ("process/hard_limit.py", "..."): "the hard limit is",
     ("writer/dials.py", "..."): "no thread reads from",
 }
 # The one call that passes on what its callers say; they are looked at instead.

@@ -15,7 +15,7 @@ import requests
 from gnsqsync import NsqdHTTP
 from gnsqsync.cli import main
 from gnsqsync.embedded import Nsqd
-from gnsqsync.service.web_page import served, text_page
+from gnsqsync.process.web_page import served, text_page
 from tests.support.forks import Forks
 from tests.support.programs import Program
 from tests.support.servers import unique

@@ -12,7 +12,7 @@ import pytest
 from gnsqsync import NsqdHTTP, Writer
 from gnsqsync.embedded import Nsqd
 from gnsqsync.errors import ConfigError
-from gnsqsync.service.process_limits import ProcessLimits, memory_in_use
+from gnsqsync.process.process_limits import ProcessLimits, memory_in_use
 from tests.support.programs import Program
 from tests.support.servers import unique
 

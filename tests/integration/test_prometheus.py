@@ -18,8 +18,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from gnsqsync import Message, Reader, Writer
 from gnsqsync.errors import ConfigError, NotSent
+from gnsqsync.process.metrics_page import Exposed
 from gnsqsync.prometheus import Metrics
-from gnsqsync.service.metrics_page import Exposed
 from tests.integration.conftest import address
 from tests.support.interpreter import run_script
 from tests.support.servers import Pool, Server, unique

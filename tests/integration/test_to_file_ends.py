@@ -335,7 +335,7 @@ def test_a_disk_that_syncs_slower_than_the_message_timeout(
 
 SLOW = """
 import time
-from gnsqsync.service.backup.disk import LocalDisk
+from gnsqsync.process.backup.disk import LocalDisk
 
 sync = LocalDisk.sync
 

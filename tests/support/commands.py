@@ -47,8 +47,8 @@ FRAMEWORKS = (
     "gnsqsync.django.management.commands.nsq_consume",
     "gnsqsync.flask",
     "gnsqsync.flask.relay",
-    "gnsqsync.service.relay_command",
-    "gnsqsync.service.web_page",
+    "gnsqsync.outbox.relay_command",
+    "gnsqsync.process.web_page",
     "sqlalchemy.dialects.sqlite",
 )
 

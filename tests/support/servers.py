@@ -53,8 +53,8 @@ _IMPORTED = (
     "gnsqsync.embedded.lookupd_server",
     "gnsqsync.embedded.options",
     "gnsqsync.embedded.server",
-    "gnsqsync.service.output",
-    "gnsqsync.service.signals",
+    "gnsqsync.process.output",
+    "gnsqsync.process.signals",
 )
 _forks: list[Forks] = []
 # Guards ``_forks``: servers start in threads beside each other.

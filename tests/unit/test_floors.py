@@ -24,16 +24,19 @@ KNOWS = {
     "writer": {"connection", "discovery", "policy", "runtime", "wire"},
     "reader": {"cluster", "connection", "discovery", "http", "policy", "runtime", "wire", "writer"},
     "dead_letters": {"cluster", "discovery", "http", "reader", "runtime", "writer"},
-    "service": {"cluster", "dead_letters", "http", "policy", "reader", "runtime", "writer"},
+    "process": {"cluster", "dead_letters", "policy", "reader", "runtime", "writer"},
+    "testing": {"writer"},
+    "outbox": {"process", "reader", "runtime", "writer"},
+    "commands": {"cluster", "dead_letters", "http", "process", "reader", "writer"},
     # A server in a process of its own: of the client it knows the bytes.
     "embedded": {"daemon", "wire"},
     # Programs see what users see, and what they share.
-    "spark": {"cluster", "service"},
-    "contrib": {"service"},
-    "django": {"cluster", "dead_letters", "service"},
-    "flask": {"cluster", "dead_letters", "service"},
+    "spark": {"cluster", "process"},
+    "contrib": {"outbox", "process"},
+    "django": {"cluster", "commands", "dead_letters", "outbox", "process", "testing"},
+    "flask": {"cluster", "commands", "dead_letters", "outbox", "process", "testing"},
     "admin": {"cluster", "daemon", "dead_letters", "http"},
-    "cli": {"cluster", "daemon", "dead_letters", "service", "spark"},
+    "cli": {"cluster", "commands", "daemon", "dead_letters", "process", "spark"},
 }
 TOP = {
     "__init__",
@@ -68,13 +71,6 @@ PUBLIC = {
     "gnsqsync.stats",
 }
 
-# Of the Writers that an application has in its tests.
-WRITERS_OF_TESTS = {
-    "gnsqsync.writer.eager",
-    "gnsqsync.writer.keepable",
-    "gnsqsync.writer.memory",
-}
-
 # What a module may import beside what its room may.
 EXCEPTIONS = {
     # It lists the public names, which are loaded on first use.
@@ -83,14 +79,14 @@ EXCEPTIONS = {
     "gnsqsync.__main__": {"gnsqsync.cli"},
     # They start the embedded servers, for development.
     "gnsqsync.cli": {"gnsqsync.admin", "gnsqsync.embedded"},
-    "gnsqsync.django": {"gnsqsync.embedded"} | WRITERS_OF_TESTS,
-    "gnsqsync.flask": {"gnsqsync.embedded"} | WRITERS_OF_TESTS,
+    "gnsqsync.django": {"gnsqsync.embedded"},
+    "gnsqsync.flask": {"gnsqsync.embedded"},
     # It mounts the pages, which another floor serves.
     "gnsqsync.django.nsqadmin": {"gnsqsync.admin", "gnsqsync.addresses"},
     # Programs, like those above.
-    "gnsqsync.admin.__main__": {"gnsqsync.service.output"},
-    "gnsqsync.admin.serving": {"gnsqsync.service.signals"},
-    "gnsqsync.embedded.__main__": {"gnsqsync.service.output", "gnsqsync.service.signals"},
+    "gnsqsync.admin.__main__": {"gnsqsync.process.output"},
+    "gnsqsync.admin.serving": {"gnsqsync.process.signals"},
+    "gnsqsync.embedded.__main__": {"gnsqsync.process.output", "gnsqsync.process.signals"},
     # It runs beside the user's tests, not in the server, and reads as any client does.
     "gnsqsync.embedded.pytest_plugin": {"gnsqsync", "gnsqsync.admin"},
     # The exporter logs which servers do not answer, at growing intervals.
@@ -98,9 +94,9 @@ EXCEPTIONS = {
     # Watch reads as any client does.
     "gnsqsync.admin.watch": {"gnsqsync"},
     # The page refuses the requests that every server of ours refuses.
-    "gnsqsync.service.web_page": {"gnsqsync.daemon.framing"},
+    "gnsqsync.process.web_page": {"gnsqsync.daemon.framing"},
     # The page of metrics; loaded only where it is asked for.
-    "gnsqsync.service.metrics_page": {"gnsqsync.prometheus", "gnsqsync"},
+    "gnsqsync.process.metrics_page": {"gnsqsync.prometheus", "gnsqsync"},
     "gnsqsync.prometheus": {"gnsqsync"},
 }
 
@@ -129,6 +125,7 @@ SEAM_EXCEPTIONS = {
     "gnsqsync.options": {"socket"},
     # publish_async() returns the standard library's Future, which makes itself.
     "gnsqsync.writer": {"concurrent"},
+    "gnsqsync.testing": {"concurrent"},
     "gnsqsync.connection.publish_slot": {"concurrent"},
     "gnsqsync.middleware": {"concurrent"},
     "gnsqsync.contrib": {"concurrent"},
@@ -153,8 +150,10 @@ SEAM_EXCEPTIONS = {
     "gnsqsync.cli": {"concurrent"},
     # It waits for processes to end, in a process that is about to end.
     "gnsqsync.cli.demo_spark_stop": {"select"},
+    # Signals on the loop of a server that runs on gevent.
+    "gnsqsync.process.signals": {"gevent"},
     # A web server of its own: it must answer where the Readers' threads or greenlets hang.
-    "gnsqsync.service.web_page": {"socket", "socketserver", "threading"},
+    "gnsqsync.process.web_page": {"socket", "socketserver", "threading"},
 }
 # Bytes and decisions take the time as an argument, so that tests need no clock.
 WITHOUT_CLOCK = ("gnsqsync.wire", "gnsqsync.policy")
@@ -330,7 +329,7 @@ def test_who_asks_no_nsqlookupd_loads_no_dependency() -> None:
         gnsqsync.Message, gnsqsync.Requeue, gnsqsync.ConnectionOptions()
         loaded = {name.split(".")[0] for name in sys.modules}
         print(sorted(loaded & {"gevent", "requests", "snappy", "urllib3", "click", "rich"}))
-        import gnsqsync.service.commands
+        import gnsqsync.commands.integrations
         gnsqsync.Reader("orders", "shop", nsqd_tcp_addresses=["127.0.0.1:4150"])
         gnsqsync.Writer(["127.0.0.1:4150"]).close()
         print(sorted(sys.modules.keys() & {"requests", "urllib3"}))

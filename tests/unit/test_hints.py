@@ -23,7 +23,7 @@ from gnsqsync import (
 from gnsqsync.dead_letters import DeadLetters
 from gnsqsync.errors import ConfigError
 from gnsqsync.hints import _ELSEWHERE, _PUBLISHING, meant, right_name, sentence
-from gnsqsync.service.settings import known_options
+from gnsqsync.process.settings import known_options
 from tests.support.texts import DOCS
 
 # Arguments of Reader and Writer, which settings name in another way, and of their methods.

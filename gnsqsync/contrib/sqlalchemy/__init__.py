@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from gnsqsync.contrib.sqlalchemy.inbox import Inbox
 from gnsqsync.contrib.sqlalchemy.outbox import Outbox
-from gnsqsync.service.outbox_rows import Lag
-from gnsqsync.service.relay import Relay
+from gnsqsync.outbox.outbox_rows import Lag
+from gnsqsync.outbox.relay import Relay
 
 __all__ = ["Inbox", "Lag", "Outbox", "Relay"]

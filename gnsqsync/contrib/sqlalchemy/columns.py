@@ -22,7 +22,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from gnsqsync.service.collations import EXACT, check_exact
+from gnsqsync.outbox.collations import EXACT, check_exact
 
 __all__ = ["TABLE", "Blob", "Key", "Moment", "id_column", "now", "require_bytes"]
 

@@ -18,8 +18,8 @@ from gnsqsync.contrib.sqlalchemy.columns import TABLE, Key, Moment, id_column, n
 from gnsqsync.envelope import MAX_KEY, check_key
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import check_handler, check_int, check_ran, checks_names
-from gnsqsync.service.collations import is_duplicate
-from gnsqsync.service.once import (
+from gnsqsync.outbox.collations import is_duplicate
+from gnsqsync.outbox.once import (
     MARK,
     MAX_CONSUMER,
     KeyOf,
@@ -28,7 +28,7 @@ from gnsqsync.service.once import (
     key_of,
     unanswered,
 )
-from gnsqsync.service.uncalled import unless_called
+from gnsqsync.outbox.uncalled import unless_called
 
 __all__ = ["Inbox"]
 

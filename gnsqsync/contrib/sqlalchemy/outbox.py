@@ -36,11 +36,11 @@ from gnsqsync.contrib.sqlalchemy.columns import (
 from gnsqsync.contrib.sqlalchemy.store import OutboxStore
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import checks_names
-from gnsqsync.service.due import AT_ONCE, future, later
-from gnsqsync.service.forked_engines import not_shared
-from gnsqsync.service.in_doubt import IN_DOUBT, tell_canceled, tell_moved
-from gnsqsync.service.outbox_rows import Lag
-from gnsqsync.service.relay import Relay
+from gnsqsync.outbox.due import AT_ONCE, future, later
+from gnsqsync.outbox.in_doubt import IN_DOUBT, tell_canceled, tell_moved
+from gnsqsync.outbox.outbox_rows import Lag
+from gnsqsync.outbox.relay import Relay
+from gnsqsync.process.forked_engines import not_shared
 
 __all__ = ["Outbox"]
 

@@ -14,9 +14,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from gnsqsync import Writer
 from gnsqsync.contrib.sqlalchemy.columns import now
-from gnsqsync.service.due import AT_ONCE
-from gnsqsync.service.in_doubt import IN_DOUBT, texts
-from gnsqsync.service.outbox_rows import Lag, Row, age, ahead, readable
+from gnsqsync.outbox.due import AT_ONCE
+from gnsqsync.outbox.in_doubt import IN_DOUBT, texts
+from gnsqsync.outbox.outbox_rows import Lag, Row, age, ahead, readable
 
 __all__ = ["OutboxStore"]
 
@@ -27,7 +27,7 @@ _LOCKING = ("postgresql", "mysql", "mariadb", "oracle")
 
 
 class OutboxStore:
-    """A Store (gnsqsync.service.outbox_rows) in a database of SQLAlchemy."""
+    """A Store (gnsqsync.outbox.outbox_rows) in a database of SQLAlchemy."""
 
     errors: ClassVar[tuple[type[Exception], ...]] = (DBAPIError, PoolTimeout)
 

@@ -14,8 +14,8 @@ from gnsqsync.django.moments import now
 from gnsqsync.envelope import check_key
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import check_int
-from gnsqsync.service.collations import is_duplicate
-from gnsqsync.service.once import check_consumer
+from gnsqsync.outbox.collations import is_duplicate
+from gnsqsync.outbox.once import check_consumer
 
 __all__ = ["is_installed", "mark", "prune", "require_ignoring"]
 

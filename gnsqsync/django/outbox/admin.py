@@ -10,7 +10,7 @@ from django.db.models import Q
 
 from gnsqsync.django.moments import now
 from gnsqsync.django.outbox.models import OutboxMessage, PeriodicMessage
-from gnsqsync.service.due import AT_ONCE
+from gnsqsync.outbox.due import AT_ONCE
 from gnsqsync.stats import counted
 
 __all__ = ["OutboxMessageAdmin", "PeriodicMessageAdmin"]

@@ -12,9 +12,9 @@ from django.db import DataError, IntegrityError, connections, transaction
 
 from gnsqsync.django.outbox.models import OutboxMessage, PeriodicMessage
 from gnsqsync.errors import ConfigError
-from gnsqsync.service.cron import Cron, check_zone
-from gnsqsync.service.due import AT_ONCE
-from gnsqsync.service.outbox_rows import BadRows
+from gnsqsync.outbox.cron import Cron, check_zone
+from gnsqsync.outbox.due import AT_ONCE
+from gnsqsync.outbox.outbox_rows import BadRows
 
 __all__ = ["MISSED", "PeriodicMessages", "cron_of"]
 

@@ -21,9 +21,9 @@ from gnsqsync.django.outbox.models import OutboxMessage
 from gnsqsync.django.outbox.periodic import PeriodicMessages
 from gnsqsync.django.outbox.writing import lag
 from gnsqsync.django.writers import relay_writer
-from gnsqsync.service.due import AT_ONCE
-from gnsqsync.service.in_doubt import IN_DOUBT, texts
-from gnsqsync.service.outbox_rows import Lag, Row, readable
+from gnsqsync.outbox.due import AT_ONCE
+from gnsqsync.outbox.in_doubt import IN_DOUBT, texts
+from gnsqsync.outbox.outbox_rows import Lag, Row, readable
 
 __all__ = ["OutboxStore"]
 
@@ -31,7 +31,7 @@ log: logging.Logger = logging.getLogger("gnsqsync.outbox")
 
 
 class OutboxStore:
-    """A Store (gnsqsync.service.outbox_rows) in Django's database."""
+    """A Store (gnsqsync.outbox.outbox_rows) in Django's database."""
 
     errors: ClassVar[tuple[type[Exception], ...]] = (Error,)
 

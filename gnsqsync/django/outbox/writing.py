@@ -14,8 +14,8 @@ from gnsqsync.django.moments import now
 from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import checks_names
-from gnsqsync.service.due import AT_ONCE, later
-from gnsqsync.service.outbox_rows import Lag, age, ahead
+from gnsqsync.outbox.due import AT_ONCE, later
+from gnsqsync.outbox.outbox_rows import Lag, age, ahead
 
 __all__ = ["Lag", "insert", "lag", "publish", "publish_many"]
 

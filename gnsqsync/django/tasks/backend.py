@@ -28,7 +28,7 @@ from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError
 from gnsqsync.hints import meant, right_name
 from gnsqsync.options import check_channel, check_topic
-from gnsqsync.service.settings import as_if_complete, known_options
+from gnsqsync.process.settings import as_if_complete, known_options
 
 __all__ = ["NsqBackend"]
 

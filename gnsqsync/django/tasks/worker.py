@@ -35,7 +35,7 @@ from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError, TimeLimitExceeded
 from gnsqsync.foreign import class_of, ends_worker, line_of
 from gnsqsync.options import handler_name
-from gnsqsync.service.settings import death_headers, meaning_of
+from gnsqsync.process.settings import death_headers, meaning_of
 
 __all__ = [
     "TaskHandler",

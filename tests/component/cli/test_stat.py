@@ -9,10 +9,10 @@ import pytest
 
 from gnsqsync import NsqdHTTP
 from gnsqsync.cli.app import run_command
+from gnsqsync.commands.integrations import shown, topics_of
 from gnsqsync.embedded import Nsqd, Nsqlookupd
 from gnsqsync.errors import NSQError
 from gnsqsync.http.nsqd_types import Stats
-from gnsqsync.service.commands import shown, topics_of
 from tests.support.serving import fake_server
 
 

@@ -13,8 +13,8 @@ from gnsqsync import NsqdHTTP
 from gnsqsync.admin.cluster_metrics import ClusterMetrics
 from gnsqsync.cli import common
 from gnsqsync.cli.app import COMMANDS, gnsqsync, run_command
+from gnsqsync.commands.integrations import topics_of
 from gnsqsync.embedded import Nsqd, Nsqlookupd
-from gnsqsync.service.commands import topics_of
 from tests.support.servers import Certificates
 
 BUNDLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")

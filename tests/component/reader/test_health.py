@@ -43,19 +43,19 @@ def says(client: Client, reader: Reader, line: str, limit: float | None = None) 
     """Wait until it says this line (a pattern) alone. On a busy machine others may come and go."""
 
     def is_all() -> bool:
-        found = reader._stuck(limit)
+        found = reader.health(limit).stuck
         return len(found) == 1 and re.fullmatch(line, found[0]) is not None
 
-    client.world.eventually(is_all, describe=lambda: reader._stuck(limit))
+    client.world.eventually(is_all, describe=lambda: reader.health(limit).stuck)
 
 
 def says_nothing(client: Client, reader: Reader, limit: float | None = None) -> None:
     """Wait until it says nothing. A thread that only a busy machine holds up comes round."""
-    client.world.eventually(lambda: reader._stuck(limit) == [])
+    client.world.eventually(lambda: reader.health(limit).stuck == [])
 
 
 def connected(client: Client, reader: Reader) -> None:
-    client.world.eventually(lambda: reader._not_ready() is None)
+    client.world.eventually(lambda: reader.health().is_ready)
 
 
 def timer_of(reader: Reader) -> Timer:
@@ -66,17 +66,18 @@ def timer_of(reader: Reader) -> Timer:
 def test_a_reader_that_lives_from_its_start_to_its_end(client: Client) -> None:
     with ScriptedNsqd() as nsqd:
         reader = client.reader(lambda message: None, nsqd)
-        assert reader._not_ready() == "t/ch has not started"
+        assert reader.health().not_ready == ("t/ch has not started",)
         reader.start(block=False)
         connected(client, reader)
         client.world.sleep(2 * LATE)
         # The worker waits for the next message.
         says_nothing(client, reader, LATE)
         reader.stop()
-        assert reader._not_ready() in ("t/ch is stopping", "t/ch has stopped")
+        (why,) = reader.health().not_ready
+        assert why in ("t/ch is stopping", "t/ch has stopped")
         reader.join()
-        assert reader._not_ready() == "t/ch has stopped"
-        assert reader._stuck(LATE) == [], "its threads have ended"
+        assert reader.health().not_ready == ("t/ch has stopped",)
+        assert reader.health(LATE).stuck == [], "its threads have ended"
 
 
 def test_a_timer_thread_that_was_killed(client: Client) -> None:
@@ -138,9 +139,9 @@ def test_an_nsqd_that_falls_silent_or_is_away_is_no_stuck_thread(client: Client)
         connected(client, reader)
         # Two heartbeats of silence end it.
         nsqd.refuse_connections()
-        client.world.eventually(lambda: reader._not_ready() is not None)
+        client.world.eventually(lambda: not reader.health().is_ready)
         client.world.sleep(2 * LATE)
-        assert reader._not_ready() == "t/ch has no connection to an nsqd"
+        assert reader.health().not_ready == ("t/ch has no connection to an nsqd",)
         says_nothing(client, reader, LATE)
 
 
@@ -170,10 +171,10 @@ def test_an_nsqlookupd_that_is_away(client: Client) -> None:
         lookupd_poll_interval=0.05,
     )
     reader.start(block=False)
-    client.world.eventually(lambda: where in str(reader._not_ready()))
+    client.world.eventually(lambda: where in "".join(reader.health().not_ready))
     client.world.sleep(2 * LATE)
     says_nothing(client, reader)
-    assert str(reader._not_ready()).startswith("t/ch has no connection to an nsqd; ")
+    assert "".join(reader.health().not_ready).startswith("t/ch has no connection to an nsqd; ")
 
 
 def test_a_writer_of_dead_letters_that_hangs(client: Client, gate: Gate) -> None:
@@ -237,13 +238,13 @@ def test_the_limit_is_of_a_message_and_not_of_a_chunk() -> None:
     left, _ = chunks.begin(0, (others, messages))
     for _ in range(3):
         next(left)
-        assert [*times.above(10.0)] == []
+        assert times.above(10.0) == []
         clock.time += 6.0
-        assert [*times.above(10.0)] == []
+        assert times.above(10.0) == []
     clock.time += 5.0
-    assert [*times.above(10.0)] == [(0, 11.0, messages[2])]
+    assert times.above(10.0) == [(0, 11.0, messages[2])]
     chunks.end_of(0)
-    assert [*times.above(10.0)] == []
+    assert times.above(10.0) == []
 
 
 def test_a_poll_thread_that_has_not_begun_is_not_late() -> None:

@@ -10,7 +10,7 @@ import requests
 
 from gnsqsync import Observer, Writer
 from gnsqsync.errors import PublishError
-from gnsqsync.service.metrics_page import Exposed
+from gnsqsync.process.metrics_page import Exposed
 from gnsqsync.writer import health
 from tests.component.conftest import Client, Gate
 from tests.support.scripted import (
@@ -53,27 +53,27 @@ def says(client: Client, writer: Writer, line: str) -> None:
     """Wait until it says this line (a pattern) alone."""
 
     def is_all() -> bool:
-        found = writer._stuck("w")
+        found = writer.health("w").stuck
         return len(found) == 1 and re.fullmatch(line, found[0]) is not None
 
-    client.world.eventually(is_all, describe=lambda: writer._stuck("w"))
+    client.world.eventually(is_all, describe=lambda: writer.health("w").stuck)
 
 
 def says_nothing(client: Client, writer: Writer) -> None:
     """Wait until it says nothing. A thread that only a busy machine holds up comes round."""
-    client.world.eventually(lambda: writer._stuck("w") == [])
+    client.world.eventually(lambda: writer.health("w").stuck == [])
 
 
 def test_a_writer_that_lives_from_its_first_publish_to_its_end(client: Client) -> None:
     with ScriptedNsqd() as nsqd:
         writer = client.writer(nsqd)
-        assert writer._stuck("w") == []
+        assert writer.health("w").stuck == []
         writer.publish("t", "x")
         client.world.sleep(2 * LATE)
         # Nobody publishes.
         says_nothing(client, writer)
         writer.close()
-        assert writer._stuck("w") == []
+        assert writer.health("w").stuck == []
 
 
 def test_a_callback_that_holds_the_reading_thread_up(client: Client, gate: Gate) -> None:

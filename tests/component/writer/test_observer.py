@@ -11,7 +11,7 @@ import pytest
 from gnsqsync import Writer
 from gnsqsync.errors import ConfigError, MpubFailed, NotSent, PublishError, Refused
 from gnsqsync.runtime import choose
-from gnsqsync.writer.memory import MemoryWriter
+from gnsqsync.testing.memory import MemoryWriter
 from tests.component.conftest import Client, address
 from tests.component.reader import test_observer as reader_hooks
 from tests.component.writer.test_discovery import OFTEN, nodes

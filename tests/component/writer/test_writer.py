@@ -16,6 +16,7 @@ import gevent.event
 import pytest
 
 from gnsqsync import Writer
+from gnsqsync.commands.integrations import publish_all
 from gnsqsync.connection.publish_slot import PublishSlot
 from gnsqsync.connection.publishing import PublishingConnection
 from gnsqsync.connection.read_turn import TurnState
@@ -30,7 +31,6 @@ from gnsqsync.errors import (
     Refused,
 )
 from gnsqsync.runtime import at_exit
-from gnsqsync.service.commands import publish_all
 from gnsqsync.stats import WriterStats
 from tests.component.conftest import Client, address
 from tests.support import ground, scripted

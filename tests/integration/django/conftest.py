@@ -67,7 +67,7 @@ IMPORTED = (
     "gnsqsync.django.management.commands.nsq_dead_letters",
     "gnsqsync.django.outbox",
     "gnsqsync.django.schedule",
-    "gnsqsync.service.relay_command",
+    "gnsqsync.outbox.relay_command",
 )
 DRIVERS = ("psycopg", "pymysql")
 

@@ -17,7 +17,7 @@ from gnsqsync.contrib.sqlalchemy import Inbox
 from gnsqsync.errors import ConfigError, NotSent, Refused
 from gnsqsync.flask import NSQ
 from gnsqsync.flask.config import KEYS, read_settings
-from gnsqsync.writer.memory import MemoryWriter
+from gnsqsync.testing.memory import MemoryWriter
 from tests.integration.conftest import address, url
 from tests.support.servers import Server, unique
 

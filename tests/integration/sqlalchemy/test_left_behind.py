@@ -12,7 +12,7 @@ from sqlalchemy import Engine, MetaData, create_engine
 from sqlalchemy.orm import Session
 
 from gnsqsync.contrib.sqlalchemy import Inbox, Outbox
-from gnsqsync.writer.memory import MemoryWriter
+from gnsqsync.testing.memory import MemoryWriter
 from tests.support.left_behind import DATA
 
 

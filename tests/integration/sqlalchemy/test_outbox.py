@@ -29,7 +29,7 @@ from gnsqsync import Message, Middleware, Reader, Reject, Writer
 from gnsqsync.contrib.sqlalchemy import Inbox, Lag, Outbox
 from gnsqsync.errors import ConfigError, NotSent, OutcomeUnknown
 from gnsqsync.message import Uncalled
-from gnsqsync.writer.memory import MemoryWriter
+from gnsqsync.testing.memory import MemoryWriter
 from tests.integration.conftest import address
 from tests.integration.sqlalchemy.conftest import postgres_engine
 from tests.support.postgres import Postgres

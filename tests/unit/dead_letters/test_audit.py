@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from gnsqsync.commands.letter_actions import line_of
 from gnsqsync.dead_letters import DeadLetter
 from gnsqsync.dead_letters.audit import Audit
-from gnsqsync.service.dead_letters import line_of
 
 
 def letter(id: str, time: datetime = datetime(2026, 11, 24, 10, tzinfo=UTC)) -> DeadLetter:

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from gnsqsync.dead_letters import DeadLetter, Filter
-from gnsqsync.envelope import MAGIC, MAX_HEADERS, decode, encode
-from gnsqsync.errors import ConfigError
-from gnsqsync.message import Message
-from gnsqsync.service.dead_letters import (
+from gnsqsync.commands.letter_actions import (
     body_lines,
     filter_of,
     json_of,
     line_of,
     text_of,
 )
+from gnsqsync.dead_letters import DeadLetter, Filter
+from gnsqsync.envelope import MAGIC, MAX_HEADERS, decode, encode
+from gnsqsync.errors import ConfigError
+from gnsqsync.message import Message
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
 DEATH = {

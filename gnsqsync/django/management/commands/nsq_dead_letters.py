@@ -9,13 +9,13 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 
+from gnsqsync.commands.letter_actions import ABOUT, ACTIONS, Terminal, options_of, run
 from gnsqsync.dead_letters import DeadLetters
 from gnsqsync.dead_letters.places import CHANNEL
 from gnsqsync.django.command import NSQCommand
 from gnsqsync.django.config import DEFAULT, get_alias
 from gnsqsync.errors import ConfigError
-from gnsqsync.service.dead_letters import ABOUT, ACTIONS, Terminal, options_of, run
-from gnsqsync.service.output import say
+from gnsqsync.process.output import say
 
 __all__ = ["Command"]
 

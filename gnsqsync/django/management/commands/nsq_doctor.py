@@ -13,7 +13,7 @@ from gnsqsync.cluster.looking import LOOK_SECONDS, LOOK_TIMEOUT
 from gnsqsync.django.command import NSQCommand
 from gnsqsync.django.config import DEFAULT, get_alias
 from gnsqsync.errors import NSQError
-from gnsqsync.service.output import say
+from gnsqsync.process.output import say
 
 __all__ = ["Command"]
 

@@ -8,8 +8,8 @@ from django.core.management.base import CommandError
 
 from gnsqsync.django.command import NSQCommand
 from gnsqsync.errors import ConfigError
-from gnsqsync.service.health import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ask_health
-from gnsqsync.service.output import say
+from gnsqsync.process.output import say
+from gnsqsync.process.probe import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ask_health
 
 __all__ = ["Command"]
 

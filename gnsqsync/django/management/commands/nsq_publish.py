@@ -8,13 +8,13 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 
+from gnsqsync.commands.integrations import bodies_of, failure_of, publish_all
 from gnsqsync.django.command import NSQCommand
 from gnsqsync.django.config import DEFAULT
 from gnsqsync.django.writers import close_writers, get_writer
 from gnsqsync.errors import NSQError
 from gnsqsync.options import check_topic
-from gnsqsync.service.commands import bodies_of, failure_of, publish_all
-from gnsqsync.service.output import say
+from gnsqsync.process.output import say
 
 __all__ = ["Command"]
 

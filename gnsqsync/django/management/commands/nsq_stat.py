@@ -7,10 +7,10 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 
+from gnsqsync.commands.integrations import shown, topics_of
 from gnsqsync.django.command import NSQCommand
 from gnsqsync.django.config import DEFAULT, get_alias
-from gnsqsync.service.commands import shown, topics_of
-from gnsqsync.service.output import say
+from gnsqsync.process.output import say
 
 __all__ = ["Command"]
 

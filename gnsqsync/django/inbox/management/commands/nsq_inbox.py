@@ -12,7 +12,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from gnsqsync.django.command import NSQCommand, at_least
 from gnsqsync.django.inbox.markers import prune
 from gnsqsync.django.inbox.models import InboxMarker
-from gnsqsync.service.output import say
+from gnsqsync.process.output import say
 from gnsqsync.stats import counted
 
 __all__ = ["Command"]

@@ -15,9 +15,9 @@ from gnsqsync.django.outbox.relay import OutboxStore
 from gnsqsync.django.outbox.writing import lag
 from gnsqsync.django.writers import close_writers
 from gnsqsync.errors import ConfigError
-from gnsqsync.service.output import mention, say
-from gnsqsync.service.relay import Relay
-from gnsqsync.service.relay_command import lag_text, run_relay
+from gnsqsync.outbox.relay import Relay
+from gnsqsync.outbox.relay_command import lag_text, run_relay
+from gnsqsync.process.output import mention, say
 
 __all__ = ["Command"]
 

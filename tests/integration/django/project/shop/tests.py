@@ -48,9 +48,9 @@ from gnsqsync.errors import (
     PubFailed,
     Refused,
 )
+from gnsqsync.outbox.relay import Relay
 from gnsqsync.reader.contexts import context_maker
-from gnsqsync.service.relay import Relay
-from gnsqsync.writer.memory import MemoryWriter
+from gnsqsync.testing.memory import MemoryWriter
 from shop.models import Order
 
 GOOD = {"default": {"NSQD": ["127.0.0.1:1"]}}

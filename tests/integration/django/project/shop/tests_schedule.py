@@ -18,7 +18,7 @@ from gnsqsync.django.outbox.periodic import PeriodicMessages
 from gnsqsync.django.outbox.relay import OutboxStore
 from gnsqsync.django.test import captured_messages
 from gnsqsync.errors import ConfigError, NotSent, OutcomeUnknown
-from gnsqsync.service.relay import Relay
+from gnsqsync.outbox.relay import Relay
 
 
 class Carry(Middleware):
@@ -42,7 +42,7 @@ CHANGES = {
 def move(now=None, **options):
     """What a relay of that time publishes, as (topic, body, key)."""
     relay = Relay(OutboxStore("default"), **options)
-    with captured_messages() as messages, mock.patch("gnsqsync.service.relay.datetime") as clock:
+    with captured_messages() as messages, mock.patch("gnsqsync.outbox.relay.datetime") as clock:
         clock.now.return_value = now or datetime.now(UTC)
         while relay.move_batch():
             pass
@@ -256,7 +256,7 @@ class Times(TestCase):
             outbox.publish("orders", "x")
         with (
             captured_messages() as messages,
-            mock.patch("gnsqsync.service.relay.datetime") as clock,
+            mock.patch("gnsqsync.outbox.relay.datetime") as clock,
         ):
             clock.now.return_value = timezone.now() + timedelta(seconds=2)
             relay = Relay(OutboxStore("default"), batch=3)
