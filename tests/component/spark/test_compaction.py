@@ -260,12 +260,12 @@ def test_it_can_be_stopped(store: Store, place: Place) -> None:
 def test_the_command(store: Store, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     from gnsqsync.cli import main
 
-    assert main(["compact", place.path, "--json"]) == 0
+    assert main(["spark", "compact", place.path, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["folders"], told["merged"], told["made"]) == (2, 8, 2)
-    assert main(["compact", place.path, "--whole"]) == 0
+    assert main(["spark", "compact", place.path, "--whole"]) == 0
     assert capsys.readouterr().out.startswith("merged 0 files of 2 folders into 0 files in ")
-    assert main(["compact", f"{place.path}-x"]) == 2
+    assert main(["spark", "compact", f"{place.path}-x"]) == 2
     assert "there is no archive at" in capsys.readouterr().err
 
 

@@ -47,7 +47,7 @@ class Folder:
         self._capsys = capsys
 
     def run(self, action: str, *words: str) -> tuple[int, str, str]:
-        code = run_command(["spark-log", action, str(self.path), *words])
+        code = run_command(["spark", "log", action, str(self.path), *words])
         told = self._capsys.readouterr()
         return code, told.out, told.err
 
