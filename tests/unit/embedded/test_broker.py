@@ -132,7 +132,7 @@ def test_go_quote() -> None:
 
 
 def test_id_of_the_reference() -> None:
-    """The vector of docs/protocol/frames#test-vectors: 18a203db89669000, node 617, sequence 0."""
+    """The vector of docs/protocol/commands#test-vectors: 18a203db89669000, node 617, sequence 0."""
     assert GuidFactory(617).new_id(1795187783142211584) == b"18a203db89669000"
 
 

@@ -139,8 +139,8 @@ def test_every_cut_in_two_gives_the_same_frames(sent: list[Fields | Reply], rest
 
 
 def slow_decode(stream: bytes, max_size: int) -> tuple[list[Fields], list[Reply], bool]:
-    """The rules of docs/protocol/frames#frame-layout and docs/protocol/frames#message-frame without
-    a thought of speed."""
+    """The rules of docs/protocol/commands#frame-layout and docs/protocol/commands#message-frame
+    without a thought of speed."""
     messages: list[Fields] = []
     found: list[Reply] = []
     while len(stream) >= 4:
