@@ -525,7 +525,7 @@ def test_everything_for_a_clean_stop() -> None:
     assert [(m.body, m.attempts) for m in kept] == [(b"2", 0), (b"1", 1), (b"3", 0)]
 
 
-def test_what_only_memory_has_is_counted_by_queue() -> None:
+def test_messages_in_memory_only_are_counted_by_queue() -> None:
     bench = Bench()
     assert bench.broker.in_memory_only() == {}
     bench.consumer()

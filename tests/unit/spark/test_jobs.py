@@ -80,7 +80,7 @@ def test_times(text: str, found: datetime) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2h30m", "2026-13-01", "99999999999d", "-2h"])
-def test_what_is_no_time(text: str) -> None:
+def test_texts_that_are_no_time(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a time: write 2026-11-20"):
         parse_time(text, NOW)
 

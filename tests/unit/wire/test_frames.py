@@ -205,7 +205,7 @@ def test_hostile_streams_end_at_the_same_frame_however_cut(
         (struct.pack(">i", 14) + b"E_BAD_PROTOCOL", "nsqlookupd's TCP port"),
     ],
 )
-def test_what_breaks_the_rules(stream: bytes, text: str) -> None:
+def test_streams_that_break_the_rules(stream: bytes, text: str) -> None:
     target = decoder()
     messages, found = target.feed(VECTOR + frames.encode_response(b"OK") + stream)
     assert len(messages) == 1 and found == [(0, b"OK")]
