@@ -87,11 +87,9 @@ def load(
             f"{path} is an archive, and a report draws a rollup: run 'gnsqsync spark rollup {path}"
             " ROLLUP', then 'gnsqsync spark report ROLLUP FILE'"
         )
-    days = [name for name in folders if name.startswith("date=")]
-    if not days:
-        raise ConfigError(
-            f"there is no rollup at {path}: run 'gnsqsync spark rollup ARCHIVE {path}'"
-        )
+    if not (days := [name for name in folders if name.startswith("date=")]):
+        run = f"run 'gnsqsync spark rollup ARCHIVE {path}'"
+        raise ConfigError(f"there is no rollup at {path}: {run}")
     names = [
         name
         for day in days
