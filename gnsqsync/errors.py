@@ -255,7 +255,7 @@ _MAX_TEXT = 1000
 
 
 def server_error(data: bytes) -> ServerError:
-    """Return the exception for an error frame; a plain ServerError for an unknown code.
+    """Return the exception for the error frame ``data``; a ServerError for an unknown code.
 
     Its text is one line of at most 1000 characters, whatever the peer sent, as it goes into logs.
     """
@@ -342,6 +342,7 @@ class TooFewCopies(OutcomeUnknown):
 
     @property
     def copies(self) -> int:
+        """Number of the nsqds that have the message."""
         return len(self.nsqds)
 
 

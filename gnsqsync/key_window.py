@@ -98,7 +98,11 @@ class KeyWindow(Middleware):
     def handle(
         self, message: Message, handler: Handler, proceed: Callable[[Message], object]
     ) -> object:
-        """Run around the handler. Raises Requeue for a twin of a message that is not done yet."""
+        """Call ``proceed`` for ``handler``, and return its result, unless the key is known.
+
+        Raises:
+            Requeue: The twin of the message is not done yet.
+        """
         self._look()
         key = self._key_of(message)
         if key is None:

@@ -63,6 +63,9 @@ class Middleware:
             start names the other classes. The handler's work is committed by then, so the message
             that comes again is finished without a call, and the middleware's own work is lost. The
             promise does not hold for a subclass with another ``handle()``.
+
+    Threads:
+        Workers and publishers call it at the same time, each on its own thread or greenlet.
     """
 
     fails_after_handler: ClassVar[bool] = True

@@ -503,7 +503,7 @@ class ConnectionOptions:
         return address if has_port else Address(address.host, 0)
 
     def dial_address(self, address: Address) -> Address:
-        """Map ``address`` by ``address_map``. Runs user code: call it outside all locks."""
+        """Return ``address`` as ``address_map`` maps it. Runs user code: call it without locks."""
         mapping = self.address_map
         if mapping is None:
             return address

@@ -47,6 +47,9 @@ class Metrics:
 
     Raises:
         ValueError: The registry has such metrics already. prometheus_client raises it.
+
+    Threads:
+        Any thread or greenlet may call each method.
     """
 
     @checks_names
@@ -104,7 +107,7 @@ class Metrics:
         return _made.get(id(REGISTRY if registry is None else registry)) or cls(registry)
 
     def counts(self, observers: Iterable[Observer]) -> bool:
-        """Return True if one of them is from ``observer()``, so that another would count twice."""
+        """Return True if one of ``observers`` is from ``observer()``: a second one counts twice."""
         return any(isinstance(one, _Counting) and one.metrics is self for one in observers)
 
     def observer(self, topic: str, channel: str) -> Observer:
@@ -113,6 +116,10 @@ class Metrics:
         It also serves as ``OBSERVER`` of Django's settings or ``NSQ_OBSERVER`` of Flask's, which is
         called for each Reader. Make one for each Reader. Handler times come from
         ``Observer.batch``, so a Reader in the pull form has none.
+
+        Args:
+            topic: Label of all its counts.
+            channel: Label of all its counts.
         """
         return _Counting(self, topic, channel)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -22,28 +22,29 @@ from gnsqsync.process.output import drop_unwritten, mention, send_nowhere
 # click command in the module has the same name, with _ for -.
 COMMANDS = {
     "demo": ("gnsqsync.cli.demo", "See NSQ at work: two servers, publishers and a consumer."),
-    "cluster": ("gnsqsync.cli.cluster", "Run nsqlookupd, two nsqds and nsqadmin."),
     "pub": ("gnsqsync.cli.pub", "Publish each line of a file or of standard input."),
     "tail": ("gnsqsync.cli.tail", "Print the messages of a topic."),
     "consume": ("gnsqsync.cli.consume", "Run a Python function as a consumer."),
     "to-file": ("gnsqsync.cli.to_file", "Write the messages of topics to files, as nsq_to_file."),
-    "health": ("gnsqsync.cli.health", "Ask a consumer whether it is alive, or ready."),
     "stat": ("gnsqsync.cli.stat", "Show depths, rates and clients of topics and channels."),
     "doctor": ("gnsqsync.cli.doctor", "Say why messages wait in a cluster, or that all is well."),
-    "exporter": ("gnsqsync.cli.exporter", "Serve counts of a whole cluster to Prometheus."),
     "topic": ("gnsqsync.cli.manage", "Create, delete, empty, pause or unpause a topic."),
     "channel": ("gnsqsync.cli.manage", "Create, delete, empty, pause or unpause a channel."),
     "dead-letters": ("gnsqsync.cli.dead_letters", "List, show, requeue or purge dead letters."),
-    "archive": ("gnsqsync.cli.archive", "Keep the messages of topics as Parquet, with Spark."),
+    "health": ("gnsqsync.cli.health", "Ask a consumer whether it is alive, or ready."),
+    "exporter": ("gnsqsync.cli.exporter", "Serve counts of a whole cluster to Prometheus."),
+    "cluster": ("gnsqsync.cli.cluster", "Run nsqlookupd, two nsqds and nsqadmin."),
+}
+
+# Commands below ``gnsqsync spark``, in the same form.
+SPARK = {
+    "archive": ("gnsqsync.cli.archive", "Keep the messages of topics as Parquet or Delta."),
     "compact": ("gnsqsync.cli.compact", "Merge the small files of an archive."),
-    "replay": ("gnsqsync.cli.replay", "Publish messages of an archive again, with Spark."),
-    "rollup": ("gnsqsync.cli.rollup", "Count an archive by topic and minute, with Spark."),
+    "replay": ("gnsqsync.cli.replay", "Publish messages of an archive again."),
+    "rollup": ("gnsqsync.cli.rollup", "Count an archive by topic and minute."),
     "report": ("gnsqsync.cli.report", "Draw the counts of rollup."),
-    "spark-log": (
-        "gnsqsync.cli.spark_log",
-        "List, publish again or delete logs of Spark's queries.",
-    ),
-    "spark-script": ("gnsqsync.cli.spark_script", "Print the path of the script for spark-submit."),
+    "log": ("gnsqsync.cli.spark_log", "List, publish again or delete logs of Spark's queries."),
+    "script": ("gnsqsync.cli.spark_script", "Print the path of the script for spark-submit."),
 }
 
 # Commands that gnsqsync.cli.main handles before click. They are here for the list of commands.
@@ -53,6 +54,19 @@ SERVERS = {
     "nsqadmin": "Serve the web page and JSON API of a whole cluster.",
 }
 
+# The commands in the order of the help page, by heading. Those of Spark have their own heading.
+GROUPS = {
+    "Use": ("demo", "pub", "tail", "consume", "to-file"),
+    "Operate": ("stat", "doctor", "topic", "channel", "dead-letters", "health", "exporter"),
+    "Servers": ("cluster", *SERVERS),
+}
+
+# Old name of a command -> its name below ``gnsqsync spark``. The old names go with version 0.2.
+RENAMED = {
+    **{name: name for name in ("archive", "compact", "replay", "rollup", "report")},
+    "spark-log": "log",
+    "spark-script": "script",
+}
 
 _ASKS_FOR_HELP = "gnsqsync.help"
 
@@ -60,17 +74,26 @@ _ASKS_FOR_HELP = "gnsqsync.help"
 class Commands(click.Group):
     """A group that loads the module of a command when the command is called."""
 
+    modules: Mapping[str, tuple[str, str]] = SPARK
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.commands]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, each.help or "") for name, each in self.commands.items()])
+        self.write_section(formatter, "Commands", self.commands)
+
+    def write_section(
+        self, formatter: click.HelpFormatter, heading: str, names: Iterable[str]
+    ) -> None:
+        """Write a heading of the help page, and a line for each command below it."""
+        with formatter.section(heading):
+            formatter.write_dl([(name, self.commands[name].help or "") for name in names])
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
+        if name not in self.modules:
             return self.commands.get(name)
-        command = getattr(importlib.import_module(COMMANDS[name][0]), name.replace("-", "_"))
+        module = importlib.import_module(self.modules[name][0])
+        command = getattr(module, name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 
@@ -84,8 +107,32 @@ class Commands(click.Group):
             return super().invoke(ctx)
 
 
+class Program(Commands):
+    """The outermost group: headings in its help page, and the old names of renamed commands."""
+
+    modules = COMMANDS
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for heading, names in GROUPS.items():
+            self.write_section(formatter, heading, names)
+        with formatter.section("Spark"):
+            formatter.write_dl([(f"spark {name}", text) for name, (_, text) in SPARK.items()])
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and (name := RENAMED.get(args[0])) is not None:
+            # The shell completes a line with an old name, too, and shows standard error.
+            if not ctx.resilient_parsing:
+                mention(
+                    sys.stderr,
+                    f"gnsqsync: 'gnsqsync {args[0]}' is now 'gnsqsync spark {name}';"
+                    " the next version no longer has the old name",
+                )
+            args = ["spark", name, *args[1:]]
+        return super().parse_args(ctx, args)
+
+
 # Commands that only show something. Their work is done when their output has no reader any more.
-_SHOWING = {"tail", "stat", "doctor", "health", "dead-letters", "spark-log", "spark-script"}
+_SHOWING = {"tail", "stat", "doctor", "health", "dead-letters", "spark log", "spark script"}
 
 
 class ReaderLeft(Exception):
@@ -107,18 +154,22 @@ def _broken_pipe_kept(ctx: click.Context | None = None) -> Iterator[None]:
     except BrokenPipeError as error:
         if ctx is None or ctx.meta[_ASKS_FOR_HELP]:
             raise ReaderLeft(None) from error
-        raise ReaderLeft(ctx.invoked_subcommand) from error
+        command = f"{ctx.command_path} {ctx.invoked_subcommand}"
+        raise ReaderLeft(command.removeprefix("gnsqsync ")) from error
 
 
-def _names() -> dict[str, click.Command]:
+def _unloaded(texts: Mapping[str, str]) -> dict[str, click.Command]:
     """Return every command with its help, unloaded, for the list and for "did you mean"."""
-    texts = {name: text for name, (_, text) in COMMANDS.items()}
-    return {name: click.Command(name, help=text) for name, text in {**texts, **SERVERS}.items()}
+    return {name: click.Command(name, help=text) for name, text in texts.items()}
+
+
+def _texts(modules: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    return {name: text for name, (_, text) in modules.items()}
 
 
 @click.command(
-    cls=Commands,
-    commands=_names(),
+    cls=Program,
+    commands=_unloaded({**_texts(COMMANDS), **SERVERS}),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage. 'gnsqsync COMMAND --help' shows examples.",
 )
@@ -147,6 +198,15 @@ def _led(error: click.NoSuchOption) -> click.NoSuchOption:
         return error
     text = f"No such option '{error.option_name}'. Did you mean {found}?"
     return click.NoSuchOption(error.option_name, text, ctx=error.ctx)
+
+
+@gnsqsync.command(
+    cls=Commands,
+    commands=_unloaded(_texts(SPARK)),
+    epilog="Example: gnsqsync spark archive orders --channel archive --to /data/nsq",
+)
+def spark() -> None:
+    """Archive topics with Spark; compact, replay, count and draw archives."""
 
 
 def run_command(arguments: Sequence[str]) -> int:

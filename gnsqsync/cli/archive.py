@@ -1,4 +1,4 @@
-"""``gnsqsync archive``: the messages of topics as Parquet files or a Delta table."""
+"""``gnsqsync spark archive``: the messages of topics as Parquet files or a Delta table."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def counts_text(counts: Counts) -> str:
 
 
 @click.command(
-    epilog="Example: gnsqsync archive orders payments --channel archive --to /data/nsq"
+    epilog="Example: gnsqsync spark archive orders payments --channel archive --to /data/nsq"
     f" -l 127.0.0.1:4161. {SUBMIT_HINT}"
 )
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
@@ -122,7 +122,7 @@ def counts_text(counts: Counts) -> str:
     show_default=True,
     type=Number(0),
     metavar="SECONDS",
-    help="Seconds between two merges of small files, as 'gnsqsync compact' does, or Delta's"
+    help="Seconds between two merges of small files, as 'gnsqsync spark compact' does, or Delta's"
     " OPTIMIZE; with --once at the end. 0 for never.",
 )
 @file_options
@@ -211,7 +211,7 @@ def archive(
     if format == "delta" and not submitted():
         # Under spark-submit the user gives these settings together with Delta's package.
         options["conf"] = SETTINGS | options["conf"]
-    with job_session("gnsqsync archive", options, verbose=verbose) as spark:
+    with job_session("gnsqsync spark archive", options, verbose=verbose) as spark:
         with spark_errors(verbose), Signals(stop.set) as signals:
             query = start_archive(
                 spark,

@@ -1,4 +1,4 @@
-"""``gnsqsync compact``: merge the small files of an archive into larger ones."""
+"""``gnsqsync spark compact``: merge the small files of an archive into larger ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gnsqsync.cli.spark_options import file_options, storage_error
 from gnsqsync.stats import counted
 
 
-@click.command(epilog="Example: gnsqsync compact s3://bucket/nsq --target-size 256")
+@click.command(epilog="Example: gnsqsync spark compact s3://bucket/nsq --target-size 256")
 @click.argument("archive", metavar="ARCHIVE")
 @file_options
 @click.option(
@@ -23,9 +23,9 @@ from gnsqsync.stats import counted
 def compact(archive: str, target_size: int, compression: str, whole: bool, as_json: bool) -> int:
     """Merge the small files of an ARCHIVE, hour by hour, into files of the target size.
 
-    It may run while 'gnsqsync archive' writes and others read, and may be killed at any moment.
-    'gnsqsync archive' does the same by itself every --compact-every seconds, and at the end of
-    --once. Runs without Spark.
+    It may run while 'gnsqsync spark archive' writes and others read, and may be killed at any
+    moment. 'gnsqsync spark archive' does the same by itself every --compact-every seconds, and at
+    the end of --once. Runs without Spark.
     """
     from gnsqsync.spark.jobs.compaction import compact as run_compact
 

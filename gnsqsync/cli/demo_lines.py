@@ -35,8 +35,8 @@ NEXT = {
 NEXT_WITH_SPARK = {
     "gnsqsync cluster": "servers that stay, on NSQ's own ports, with a web page",
     "gnsqsync pub orders -l 127.0.0.1:4161": "publishes what you type",
-    "gnsqsync archive --help": "keeps topics of yours as Parquet",
-    "gnsqsync replay --help": "publishes messages of an archive again",
+    "gnsqsync spark archive --help": "keeps topics of yours as Parquet",
+    "gnsqsync spark replay --help": "publishes messages of an archive again",
 }
 
 

@@ -1,4 +1,4 @@
-"""``gnsqsync replay``: publish messages of an archive to a topic again."""
+"""``gnsqsync spark replay``: publish messages of an archive to a topic again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="Example: gnsqsync replay /data/nsq orders-again --from-topic orders"
+    epilog="Example: gnsqsync spark replay /data/nsq orders-again --from-topic orders"
     ' --start 2026-11-20T18:00 --filter "attempts > 1" --rate 5000 --state /data/replay-1.'
     f" {SUBMIT_HINT}"
 )
@@ -112,7 +112,7 @@ def replay(
     verbose = options["verbose"]
     sink = format_options(nsqd_tcp_addresses, lookupd_http_addresses, connection_keywords(options))
     began = time.monotonic()
-    with job_session("gnsqsync replay", options, verbose=verbose) as spark:
+    with job_session("gnsqsync spark replay", options, verbose=verbose) as spark:
         with spark_errors(verbose), Progress(as_json) as progress:
             result = run_replay(
                 spark,

@@ -1,4 +1,4 @@
-"""``gnsqsync report``: draw the counts of a rollup as a picture or a page."""
+"""``gnsqsync spark report``: draw the counts of a rollup as a picture or a page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gnsqsync.cli.common import print_json
 from gnsqsync.cli.spark_options import storage_error, window_options
 
 
-@click.command(epilog="Example: gnsqsync report /data/nsq-rollup week.html --start 7d")
+@click.command(epilog="Example: gnsqsync spark report /data/nsq-rollup week.html --start 7d")
 @click.argument("rollup", metavar="FOLDER")
 @click.argument("file", metavar="FILE")
 @click.option(

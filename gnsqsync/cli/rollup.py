@@ -1,4 +1,4 @@
-"""``gnsqsync rollup``: count the messages of an archive by topic and window of time."""
+"""``gnsqsync spark rollup``: count the messages of an archive by topic and window of time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gnsqsync.stats import counted
 
 
 @click.command(
-    epilog=f"Example: gnsqsync rollup /data/nsq /data/nsq-rollup --window 60. {SUBMIT_HINT}"
+    epilog=f"Example: gnsqsync spark rollup /data/nsq /data/nsq-rollup --window 60. {SUBMIT_HINT}"
 )
 @click.argument("archive", metavar="ARCHIVE")
 @click.argument("path", metavar="FOLDER")
@@ -53,14 +53,14 @@ def rollup(
 
     Messages, bytes, attempts, redeliveries, and the delay from publish to read (median, 95th
     percentile, maximum). Each run counts the hours of the archive that changed since the last
-    one; 'gnsqsync report' draws the result.
+    one; 'gnsqsync spark report' draws the result.
     """
     need_target("FOLDER", path)
     from gnsqsync.spark.jobs.rollup import rollup as run_rollup
 
     show_log(verbose)
     began = time.monotonic()
-    with job_session("gnsqsync rollup", options, verbose=verbose) as spark:
+    with job_session("gnsqsync spark rollup", options, verbose=verbose) as spark:
         with spark_errors(verbose):
             rolled = run_rollup(
                 spark, archive, path, window=window, start=start, end=end, whole=whole

@@ -1,4 +1,4 @@
-"""``gnsqsync spark-log``: list the logs of Spark's queries, publish them again, delete them.
+"""``gnsqsync spark log``: list the logs of Spark's queries, publish them again, delete them.
 
 Knows click, the terminal and the Writer. Runs without Spark.
 """
@@ -95,12 +95,12 @@ def _foreseen() -> Iterator[None]:
 
 
 def _found(path: str, wal_options: str | None, names: tuple[str, ...] = ()) -> list[Stream]:
-    need_packages("gnsqsync spark-log", ("pyarrow",), "spark")
+    need_packages("gnsqsync spark log", ("pyarrow",), "spark")
     from gnsqsync.spark.streams import streams
 
     found = streams(storage_path(path, "PATH"), wal_options)
     if missing := sorted(set(names) - {each.name for each in found}):
-        raise NSQError(f"{path} has no stream {missing[0]!r}; 'gnsqsync spark-log list' names all")
+        raise NSQError(f"{path} has no stream {missing[0]!r}; 'gnsqsync spark log list' names all")
     return [each for each in found if not names or each.name in names]
 
 
@@ -144,7 +144,7 @@ def _need_terminal(action: str, *, yes: bool, dry_run: bool) -> None:
 
 
 @click.command(
-    "list", epilog="Example: gnsqsync spark-log list /data/nsq/_gnsqsync/checkpoint/nsq-wal"
+    "list", epilog="Example: gnsqsync spark log list /data/nsq/_gnsqsync/checkpoint/nsq-wal"
 )
 @_path
 @_wal_options
@@ -184,7 +184,7 @@ def list_(path: str, wal_options: str | None, as_json: bool) -> int:
 
 
 @click.command(
-    epilog="Example: gnsqsync spark-log publish /data/nsq-wal --stream 3f2a... -t 127.0.0.1:4150"
+    epilog="Example: gnsqsync spark log publish /data/nsq-wal --stream 3f2a... -t 127.0.0.1:4150"
 )
 @_path
 @_wal_options
@@ -249,7 +249,7 @@ def publish(
 
 
 @click.command(
-    epilog="Example: gnsqsync spark-log delete s3://bucket/nsq-wal --older-than 7d --dry-run"
+    epilog="Example: gnsqsync spark log delete s3://bucket/nsq-wal --older-than 7d --dry-run"
 )
 @_path
 @_wal_options
@@ -318,11 +318,11 @@ def _unused(found: list[Stream], now: float, age: float, names: tuple[str, ...])
     return chosen
 
 
-spark_log: click.Group = click.Group(
-    "spark-log",
+log: click.Group = click.Group(
+    "log",
     commands={"list": list_, "publish": publish, "delete": delete},
     help="List, publish again or delete the logs of Spark's queries.\n\n"
     "PATH is option walPath of the source; of an archive it is the folder nsq-wal in its checkpoint"
     " (ARCHIVE/_gnsqsync/checkpoint/nsq-wal). Runs without Spark, and beside running queries.",
-    epilog="Example: gnsqsync spark-log list s3://bucket/nsq/_gnsqsync/checkpoint/nsq-wal",
+    epilog="Example: gnsqsync spark log list s3://bucket/nsq/_gnsqsync/checkpoint/nsq-wal",
 )

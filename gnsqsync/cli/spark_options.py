@@ -29,8 +29,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 # Last sentence of a command's help.
 SUBMIT_HINT = (
-    "On a cluster put 'spark-submit [ITS OPTIONS] $(gnsqsync spark-script)' in the place of"
-    " 'gnsqsync'."
+    "On a cluster put 'spark-submit [ITS OPTIONS] $(gnsqsync spark script)' in the place"
+    " of 'gnsqsync spark'."
 )
 
 

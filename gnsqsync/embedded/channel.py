@@ -1,7 +1,7 @@
 """A channel: its queue, its messages in flight and deferred, and their delivery to consumers.
 
-No I/O; the schedule has the clock. The rules are in docs/protocol/flow, docs/protocol/timeouts and
-docs/protocol/requeue.
+No I/O; the schedule has the clock. The rules are in docs/protocol/flow and
+docs/protocol/timeouts.
 """
 
 from __future__ import annotations

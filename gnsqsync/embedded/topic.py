@@ -1,6 +1,6 @@
 """A topic: its messages, and their copies for the channels.
 
-No I/O. The rules are in docs/protocol/publishing and docs/protocol/requeue.
+No I/O. The rules are in docs/protocol/publishing and docs/protocol/flow.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Topic(Queueing):
         if len(self.queue) < self._slots:
             if len(self.queue) >= self._schedule.options.mem_queue_size:
                 # nsqd would write this message to disk, which loses its delay
-                # (docs/protocol/requeue#lost-delays).
+                # (docs/protocol/flow#lost-delays).
                 message.delay = 0.0
             self.queue.append(message)
         elif self.backlog is not None:

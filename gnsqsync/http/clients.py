@@ -272,7 +272,7 @@ class NsqdHTTP(HTTPClient):
         self._post("/topic/pause", _topic_params(topic))
 
     def unpause_topic(self, topic: str) -> None:
-        """Undo ``pause_topic``."""
+        """Deliver from ``topic`` again, after ``pause_topic``."""
         self._post("/topic/unpause", _topic_params(topic))
 
     def create_channel(self, topic: str, channel: str) -> None:
@@ -280,19 +280,19 @@ class NsqdHTTP(HTTPClient):
         self._post("/channel/create", _channel_params(topic, channel))
 
     def delete_channel(self, topic: str, channel: str) -> None:
-        """Delete a channel with its messages. Its consumers are disconnected."""
+        """Delete ``channel`` of ``topic`` with its messages. Its consumers are disconnected."""
         self._post("/channel/delete", _channel_params(topic, channel))
 
     def empty_channel(self, topic: str, channel: str) -> None:
-        """Throw away the messages of a channel, with those in flight."""
+        """Throw away the messages of ``channel`` of ``topic``, with those in flight."""
         self._post("/channel/empty", _channel_params(topic, channel))
 
     def pause_channel(self, topic: str, channel: str) -> None:
-        """Stop deliveries from a channel, which still collects messages."""
+        """Stop deliveries from ``channel`` of ``topic``, which still collects messages."""
         self._post("/channel/pause", _channel_params(topic, channel))
 
     def unpause_channel(self, topic: str, channel: str) -> None:
-        """Undo ``pause_channel``."""
+        """Deliver from ``channel`` of ``topic`` again, after ``pause_channel``."""
         self._post("/channel/unpause", _channel_params(topic, channel))
 
     def get_config(self, option: str) -> Any:
@@ -342,8 +342,10 @@ class NsqdHTTP(HTTPClient):
 
         Args:
             profile: ``goroutine``, ``heap``, ``block``, ``threadcreate``, ``cmdline``, or "" for
-            the
-                list.
+                the list.
+
+        Raises:
+            ConfigError: ``profile`` is not the name of a profile.
         """
         if profile not in _PROFILES:
             raise ConfigError(f"profile is {profile!r}; allowed are {', '.join(_PROFILES[1:])}")
@@ -465,6 +467,9 @@ class LookupdHTTP(HTTPClient):
         Args:
             topic: The topic.
             node: ``broadcast_address:http_port``, or a Producer or Node of an earlier answer.
+
+        Raises:
+            ConfigError: ``node`` has another form.
         """
         name = node.http_address if isinstance(node, Producer) else node
         if not isinstance(name, str) or ":" not in name or any(c.isspace() for c in name):
@@ -476,5 +481,5 @@ class LookupdHTTP(HTTPClient):
         self._post("/channel/create", _channel_params(topic, channel))
 
     def delete_channel(self, topic: str, channel: str) -> None:
-        """Forget a channel. HTTPError 404 CHANNEL_NOT_FOUND if there is none."""
+        """Forget ``channel`` of ``topic``. HTTPError 404 CHANNEL_NOT_FOUND if there is none."""
         self._post("/channel/delete", _channel_params(topic, channel))

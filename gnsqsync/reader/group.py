@@ -163,6 +163,9 @@ class ReaderGroup(Group):
     Raises:
         ConfigError: There is no reader, or one is not a Reader; two have the same topic and channel
             on a common server without ``shared=True``; or dead letters would go round for ever.
+
+    Threads:
+        Any thread or greenlet may call each method.
     """
 
     @checks_names

@@ -93,7 +93,7 @@ class StreamLog:
         if problem and options.fail_on_data_loss:
             raise LogDamaged(
                 f"{problem}; put the checkpoint back, or publish these rows again or delete them"
-                " with 'gnsqsync spark-log', or set failOnDataLoss=false to go on without them"
+                " with 'gnsqsync spark log', or set failOnDataLoss=false to go on without them"
             )
         if problem:
             log.warning("%s; going on, as failOnDataLoss is false", problem)

@@ -309,7 +309,7 @@ class PendingEpoch:
     _names: tuple[str, ...] = field(repr=False)
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, one log entry at a time."""
+        """Yield ``columns`` of the rows, one log entry at a time."""
         for name in self._names:
             entry = self._wal.read_named(name)
             if entry is not None and entry.rows:

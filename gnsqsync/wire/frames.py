@@ -1,5 +1,5 @@
 """Frames of nsqd as objects, and back to bytes for servers and tests
-(docs/protocol/frames#frame-layout and docs/protocol/frames#message-frame).
+(docs/protocol/commands#frame-layout and docs/protocol/commands#message-frame).
 
 Must not know what a reply means or who waits for it.
 """

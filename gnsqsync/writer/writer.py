@@ -376,7 +376,7 @@ class Writer:
 
     @property
     def encoder(self) -> Encoder:
-        """The rules for a message, for code that stores messages and publishes them later."""
+        """Return the rules for a message, for code that stores messages to publish them later."""
         return Encoder(
             self._around, self._max_msg_size, self._encode, self._publish, self._publish_many
         )

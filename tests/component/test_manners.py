@@ -293,7 +293,7 @@ def test_work_that_is_done_too_late_slows_down_if_wanted(
 
 
 @pytest.mark.parametrize("latency", ["adaptive", "throughput"])
-def test_what_times_out_here_is_not_replaced_for_ever(
+def test_a_message_that_times_out_here_is_not_replaced_for_ever(
     client: Client, world: World, latency: str
 ) -> None:
     """nsqd takes what timed out off its count, and sends another one. One, not one each time."""

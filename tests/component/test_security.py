@@ -286,7 +286,7 @@ def test_an_endless_answer_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
             lookupd.topics()
 
 
-def test_what_a_server_says_is_one_short_line_of_an_error(serve: Serve) -> None:
+def test_the_text_of_a_server_is_one_short_line_of_an_error(serve: Serve) -> None:
     server = serve(SocketServer())
     with LookupdHTTP(server.address) as lookupd:
         for message in ("\n2026-01-01 CRITICAL root: forged", "x" * 100_000):
@@ -297,7 +297,7 @@ def test_what_a_server_says_is_one_short_line_of_an_error(serve: Serve) -> None:
             assert len(str(caught.value)) < 1000
 
 
-def test_what_an_nsqd_says_is_one_short_line_of_an_error(client: Client) -> None:
+def test_the_text_of_an_nsqd_is_one_short_line_of_an_error(client: Client) -> None:
     def refuse(connection: scripted.Connection, command: Command) -> None:
         connection.error("E_BAD_TOPIC \n2026-01-01 CRITICAL root: forged " + "x" * 100_000)
         scripted.close()(connection)

@@ -197,7 +197,9 @@ def completed(*words: str) -> list[str]:
 
 
 def test_completion() -> None:
-    assert completed("co") == ["consume", "compact"]
+    assert completed("co") == ["consume"]
+    assert completed("spark", "re") == ["replay", "report"]
+    assert completed("archive", "--interv") == ["--interval"]
     assert {"pub", "tail", "stat", "nsqd", "nsqlookupd"} <= set(completed(""))
     assert completed("consume", "t", "c", "m:f", "--proc") == ["--processes"]
     assert completed("pub", "t", "--policy", "fail") == ["failover"]

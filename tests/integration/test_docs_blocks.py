@@ -71,7 +71,7 @@ def test_connection_options(tmp_path: Path) -> None:
 
 
 def test_the_http_apis(capfd: pytest.CaptureFixture[str]) -> None:
-    (block,) = code_blocks(DOCS / "reference" / "http.rst", "python")
+    block = code_blocks(DOCS / "reference" / "http.rst", "python")[0]
     with Nsqlookupd() as lookupd, Nsqd(lookupd_tcp_addresses=lookupd.tcp_address) as nsqd:
         here = {"127.0.0.1:4151": nsqd.http_address, "127.0.0.1:4161": lookupd.http_address}
         exec(replaced(block, here), {})

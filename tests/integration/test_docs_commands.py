@@ -18,7 +18,7 @@ import django
 import pytest
 
 from gnsqsync.admin.options import AdminOptions
-from gnsqsync.cli.app import COMMANDS, SERVERS
+from gnsqsync.cli.app import COMMANDS, SERVERS, SPARK
 from gnsqsync.cli.app import gnsqsync as command_group
 from gnsqsync.embedded.options import LookupdOptions, NsqdOptions
 from gnsqsync.flask import NSQ
@@ -67,14 +67,14 @@ def commands() -> Iterator[tuple[str, list[str]]]:
         for block in code_blocks(page, "console"):
             for line in block.replace("\\\n", " ").splitlines():
                 found = [words for words in commands_of(line.removeprefix("$ ")) if words]
-                # What $(gnsqsync spark-script) names is the program that takes the next words.
+                # What $(gnsqsync spark script) names is the program that takes the next words.
                 scripts = [
                     n
                     for n, (program, *rest) in enumerate(found)
-                    if program.endswith("gnsqsync") and rest == ["spark-script"]
+                    if program.endswith("gnsqsync") and rest == ["spark", "script"]
                 ]
                 for n in scripts:
-                    found[n + 1].insert(0, "gnsqsync")
+                    found[n + 1][:0] = ["gnsqsync", "spark"]
                 for words in found:
                     yield name_of(page), words
 
@@ -101,7 +101,7 @@ def test_commands_of_gnsqsync() -> None:
         if not re.search(r"(^|/)gnsqsync$", words[0]):
             continue
         name, *rest = words[1:]
-        seen.add(name)
+        seen.add(f"spark {rest[0]}" if name == "spark" else name)
         if name in SERVERS:
             options = (NsqdOptions, LookupdOptions, AdminOptions)
             flags = next(each.known for each in options if each.program == name)
@@ -109,14 +109,15 @@ def test_commands_of_gnsqsync() -> None:
         else:
             command = command_group.get_command(context, name)
             assert command is not None, f"{page}: gnsqsync {name}"
-            if isinstance(command, click.Group):
+            while isinstance(command, click.Group):
+                assert rest, f"{page}: gnsqsync {name} and no command below it"
                 inner = command.get_command(context, rest[0])
                 assert inner is not None, f"{page}: gnsqsync {name} {rest[0]}"
-                command = inner
+                command, rest = inner, rest[1:]
             known = options_of(command)
         told = options_in(rest)
         assert told <= known, f"{page}: gnsqsync {name} has no {told - known}"
-    assert seen == {*COMMANDS, *SERVERS}
+    assert seen == {*COMMANDS, *SERVERS, *(f"spark {name}" for name in SPARK)}
 
 
 @cache

@@ -24,7 +24,6 @@ from tests.support.texts import DOCS, code_blocks, commands_of, replaced
 from tests.support.waiting import eventually
 
 CAPACITY = DOCS / "guides" / "capacity.rst"
-UPGRADE = DOCS / "guides" / "upgrade-nsqd.rst"
 HARDENING = DOCS / "guides" / "hardening.rst"
 
 pytestmark = pytest.mark.parametrize("server_kind", ["real"])
@@ -82,8 +81,8 @@ def test_what_a_message_takes_on_disk(site: Site, server_kind: str) -> None:
 
 def test_the_commands_of_the_upgrade(site: Site, tmp_path: Path, server_kind: str) -> None:
     nsqd = site.own_nsqd()
-    commands = commands_of(UPGRADE) + re.findall(
-        r"^      \$ (.*)$", UPGRADE.read_text(encoding="utf-8"), re.MULTILINE
+    commands = commands_of(CAPACITY) + re.findall(
+        r"^      \$ (.*)$", CAPACITY.read_text(encoding="utf-8"), re.MULTILINE
     )
     assert len(commands) == 5
     said = [

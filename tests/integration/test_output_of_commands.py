@@ -259,7 +259,7 @@ def test_closed_output_does_not_change_the_exit_code(
         ((*CLI, "consume", "t", "c", "os:remove", "--shutdown-timeout"), 2, "0 or more"),
         ((*CLI, "consume", "t", "c", "os:remove", "--requeue-delay"), 2, "a number of seconds"),
         ((*CLI, "stat", "--interval"), 2, "0.1 or more"),
-        ((*CLI, "replay", "folder", "--rate"), 2, "more than 0"),
+        ((*CLI, "spark", "replay", "folder", "--rate"), 2, "more than 0"),
         ((*CLI, "pub", "t", "--timeout"), 2, "a number of seconds"),
         ((*MANAGE, "nsq_consume", "--shutdown-timeout"), 1, "0 or more"),
         ((*MANAGE, "nsq_publish", "t", "one", "--timeout"), 1, "a number of seconds"),

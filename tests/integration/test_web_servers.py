@@ -1,4 +1,4 @@
-"""The pages about web servers, run as they stand, while one of two nsqds is killed.
+"""The programs of the page on web servers, run as they stand, while one of two nsqds is killed.
 
 Knows how the servers say where they listen; knows nothing of their workers.
 """
@@ -9,6 +9,7 @@ import functools
 import http.client
 import json
 import os
+import re
 import signal
 import threading
 from collections import Counter
@@ -24,11 +25,19 @@ from tests.support import realnsq
 from tests.support.forking import Nsqd
 from tests.support.programs import GUNICORN, UWSGI, Program
 from tests.support.servers import Server
-from tests.support.texts import DOCS, commands_of, files_of, replaced
+from tests.support.texts import DOCS, files_of, replaced
 
 REQUESTS, CLIENTS, TOPIC = 1000, 32, "orders"
-PAGES = {path.stem: path for path in (DOCS / "servers").glob("*.rst") if path.stem != "index"}
-# What the pages call nsqd; the port of the server becomes one that the kernel chooses.
+PAGE = DOCS / "servers" / "index.rst"
+# Label of a server's section -> the text of the section.
+SECTIONS = dict(
+    re.findall(
+        r"^\.\. _server-([\w-]+):\n(.*?)(?=^\.\. _|\Z)",
+        PAGE.read_text(encoding="utf-8"),
+        re.M | re.S,
+    )
+)
+# Addresses of nsqd on the page. The port of the server becomes one that the kernel chooses.
 USUAL_ADDRESSES = ("127.0.0.1:4150", "127.0.0.1:4250")
 SERVERS = ("gunicorn", "uwsgi", "waitress-serve", "python")
 LISTENS = (
@@ -37,34 +46,35 @@ LISTENS = (
 
 
 class Case(NamedTuple):
-    """A page and one of its commands that start a server."""
+    """A section and one of its commands that start a server."""
 
-    page: str
+    section: str
     command: str
 
     def __str__(self) -> str:
-        return self.page + ("-preload" if "--preload" in self.command else "")
+        return self.section + ("-preload" if "--preload" in self.command else "")
 
 
 CASES = [
     Case(name, command)
-    for name, path in sorted(PAGES.items())
-    for command in commands_of(path)
+    for name, text in sorted(SECTIONS.items())
+    for command in re.findall(r"^   \$ (.*)$", text, re.MULTILINE)
     if command.split()[0] in SERVERS
 ]
 
 
 class WebServer(Program):
-    """The server of a page in a folder of its own."""
+    """The server of a section in a folder of its own."""
 
     def __init__(self, case: Case, folder: Path, nsqds: list[Server]) -> None:
-        self._stop_signal = signal.SIGINT if case.page == "waitress" else signal.SIGTERM
-        text = files_of(PAGES[case.page])["app.py"]
+        self._stop_signal = signal.SIGINT if case.section == "waitress" else signal.SIGTERM
+        name = "server.py" if case.command.startswith("python ") else "app.py"
+        text = files_of(PAGE)[name]
         text = replaced(text, dict(zip(USUAL_ADDRESSES, map(address, nsqds), strict=True)))
         command = case.command.replace("127.0.0.1:8000", "127.0.0.1:0")
         text = text.replace('("127.0.0.1", 8000)', '("127.0.0.1", 0)')
         assert "8000" not in command + text
-        (folder / "app.py").write_text(text, encoding="utf-8")
+        (folder / name).write_text(text, encoding="utf-8")
         super().__init__(command.split(), folder, {**GUNICORN, **UWSGI})
 
     def wait_until_it_listens(self) -> None:
@@ -237,6 +247,6 @@ def test_a_killed_nsqd_loses_no_order_that_was_accepted(
     assert "Traceback" not in web.stop()
 
 
-def test_every_page_starts_a_server() -> None:
-    assert {case.page for case in CASES} == set(PAGES)
-    assert sorted(map(str, CASES)) == sorted({*PAGES, "gunicorn-gevent-preload"})
+def test_every_section_starts_a_server() -> None:
+    assert len(SECTIONS) == 5
+    assert sorted(map(str, CASES)) == sorted({*SECTIONS, "gunicorn-gevent-preload"})

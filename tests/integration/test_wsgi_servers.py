@@ -23,7 +23,7 @@ from tests.support.texts import DOCS, code_blocks
 
 REQUESTS, CLIENTS, WORKERS = 200, 8, 2
 
-# By the words of docs/guides/fork.rst; the flags behind them are of this test.
+# By the words of docs/guides/gevent.rst; the flags behind them are of this test.
 COMMANDS = {
     "gunicorn": ["gunicorn"],
     "gunicorn gthread": ["gunicorn", "-k", "gthread", "--threads", "4"],
@@ -166,7 +166,7 @@ def test_every_request_that_is_answered_has_been_published(
 
 
 def test_the_guide_shows_these_commands() -> None:
-    shown = "\n".join(code_blocks(DOCS / "guides" / "fork.rst", "console"))
+    shown = "\n".join(code_blocks(DOCS / "guides" / "gevent.rst", "console"))
     for words in COMMANDS.values():
         if words != COMMANDS["uwsgi without --enable-threads"]:
             assert " ".join(words) in shown, words

@@ -358,7 +358,16 @@ def test_what_it_refuses(
 
 
 def command(cluster: Cluster, topic: str, folder: Path, *more: str) -> list[str]:
-    words = [sys.executable, "-m", "gnsqsync.cli", "archive", topic, "--channel", "archive"]
+    words = [
+        sys.executable,
+        "-m",
+        "gnsqsync.cli",
+        "spark",
+        "archive",
+        topic,
+        "--channel",
+        "archive",
+    ]
     words += ["--to", str(folder / "archive"), "-l", cluster.lookupd, "--master", sessions.MASTER]
     for key, value in sessions.settings(folder).items():
         words += ["--conf", f"{key}={value}"]
@@ -425,7 +434,7 @@ def test_the_command(
     cluster = embedded_cluster
     cluster.create(topic, "archive")
     cluster.publish(topic, numbered(range(100)))
-    words = ["archive", topic, "--channel", "archive", "--to", str(tmp_path / "archive")]
+    words = ["spark", "archive", topic, "--channel", "archive", "--to", str(tmp_path / "archive")]
     ran = run_here(*words, "-l", cluster.lookupd, "--once", "--json")
     told = json.loads(ran.stdout)
     assert (told["archived"], told["duplicates_left_out"], told["topics"]) == (100, 0, [topic])
@@ -458,7 +467,7 @@ def test_the_command_under_spark_submit(
     cluster.publish(topic, numbered(range(100)))
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     printed = subprocess.run(
-        [sys.executable, "-m", "gnsqsync.cli", "spark-script"],
+        [sys.executable, "-m", "gnsqsync.cli", "spark", "script"],
         env=environment(),
         capture_output=True,
         text=True,
@@ -485,7 +494,18 @@ def test_the_command_under_spark_submit(
 def test_the_command_says_what_to_set(
     pyspark: Any, tmp_path: Path, more: tuple[str, ...], code: int, sentence: str
 ) -> None:
-    words = [sys.executable, "-m", "gnsqsync.cli", "archive", "t", "-c", "c", "--to", str(tmp_path)]
+    words = [
+        sys.executable,
+        "-m",
+        "gnsqsync.cli",
+        "spark",
+        "archive",
+        "t",
+        "-c",
+        "c",
+        "--to",
+        str(tmp_path),
+    ]
     words += ["--master", "local[1]", *more]
     ran = subprocess.run(words, env=environment(), capture_output=True, text=True)
     told = [line for line in ran.stderr.splitlines() if not line.startswith("WARNING: Using")]

@@ -23,9 +23,9 @@ def commands(folder: Path) -> dict[str, list[str]]:
     hour.mkdir(parents=True)
     archive = str(hour.parents[2])
     return {
-        "archive": ["archive", "orders", "-c", "c", "--to", str(folder / "to")],
-        "replay": ["replay", archive, "again", "--state", str(folder / "state")],
-        "rollup": ["rollup", archive, str(folder / "rollup")],
+        "archive": ["spark", "archive", "orders", "-c", "c", "--to", str(folder / "to")],
+        "replay": ["spark", "replay", archive, "again", "--state", str(folder / "state")],
+        "rollup": ["spark", "rollup", archive, str(folder / "rollup")],
         "demo": ["demo", "--spark"],
     }
 
@@ -93,7 +93,7 @@ def test_no_package(
         monkeypatch.setitem(sys.modules, module, None)
     command = commands(tmp_path)[name]
     if package == "matplotlib" and name != "demo":
-        command = ["report", command[1], str(tmp_path / "week.png")]
+        command = ["spark", "report", command[2], str(tmp_path / "week.png")]
     line = say(*command)
     assert f'needs {package}, which is not installed here: pip install "gnsqsync[' in line
 
@@ -136,7 +136,7 @@ def test_a_target_that_cannot_be_written(name: str, option: str, say: Say, tmp_p
 
 def test_a_rollup_or_picture_that_cannot_be_written(say: Say, tmp_path: Path) -> None:
     command = commands(tmp_path)["rollup"]
-    assert "/proc/version is not a folder" in say("rollup", command[1], "/proc/version/x")
+    assert "/proc/version is not a folder" in say("spark", "rollup", command[2], "/proc/version/x")
 
 
 def test_a_folder_of_somebody_else(

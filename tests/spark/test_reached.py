@@ -283,11 +283,11 @@ def test_a_batch_read_of_an_empty_queue(read: Read, embedded_cluster: Cluster, t
     assert read(**direct(embedded_cluster, [NOWHERE])).collect() == []
 
 
-# -- gnsqsync archive --once ---------------------------------------------------------------------
+# -- gnsqsync spark archive --once ---------------------------------------------------------------
 
 
 def words_of(topic: str, folder: Path, *more: str) -> list[str]:
-    words = ["archive", topic, "--channel", "ch", "--once"]
+    words = ["spark", "archive", topic, "--channel", "ch", "--once"]
     return [*words, "--to", str(folder / "archive"), "--master", sessions.MASTER, *more]
 
 

@@ -329,7 +329,7 @@ def test_killed_in_the_middle_and_gone_on_with(
     for key, value in sessions.settings(tmp_path / "spark").items():
         arguments += ["--conf", f"{key}={value}"]
     log = tmp_path / "log"
-    words = [sys.executable, "-m", "gnsqsync.cli", "replay", *arguments]
+    words = [sys.executable, "-m", "gnsqsync.cli", "spark", "replay", *arguments]
     before = 0
     for _ in range(2):
         family = Family([*words, "--rate", "600"], sessions.environment(), log)

@@ -181,7 +181,7 @@ def test_the_scale_of_delays_has_round_ends(
 def test_what_it_refuses(rolled: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"neither a \.png nor a \.html file"):
         jobs_report(str(rolled), str(tmp_path / "report.pdf"))
-    with pytest.raises(ConfigError, match=r"there is no rollup at .*: run 'gnsqsync rollup"):
+    with pytest.raises(ConfigError, match=r"there is no rollup at .*: run 'gnsqsync spark rollup"):
         jobs_report(str(tmp_path / "nothing"), str(tmp_path / "report.png"))
     with pytest.raises(ConfigError, match="has nothing of these topics and this time"):
         jobs_report(str(rolled), str(tmp_path / "report.png"), topics=["unknown"])
@@ -189,7 +189,7 @@ def test_what_it_refuses(rolled: Path, tmp_path: Path) -> None:
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "gnsqsync.cli", "report", *arguments],
+        [sys.executable, "-m", "gnsqsync.cli", "spark", "report", *arguments],
         capture_output=True,
         text=True,
         check=False,

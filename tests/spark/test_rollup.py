@@ -218,7 +218,7 @@ def test_no_archive(spark: SparkSession, tmp_path: Path, out: str) -> None:
 
 def test_the_command(run_here: Callable[..., Ran], archive: Archive, out: str) -> None:
     archive.add(("orders", n, 10, 1, 0.1) for n in range(100))
-    words = ["rollup", archive.path, out, "--json", "--master", "local[1]"]
+    words = ["spark", "rollup", archive.path, out, "--json", "--master", "local[1]"]
     ran = run_here(*words, "--window", "20", "--start", "2026-11-20T12:00")
     told = json.loads(ran.stdout)
     assert (ran.returncode, ran.stderr) == (0, "")

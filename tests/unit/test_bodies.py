@@ -70,7 +70,7 @@ def test_the_body_comes_as_an_object(kind: Any) -> None:
         (b'{"number": NaN, "names": []}', None),
     ],
 )
-def test_what_is_none_is_rejected(kind: Any, body: bytes, says: str | None) -> None:
+def test_a_body_that_is_no_object_is_rejected(kind: Any, body: bytes, says: str | None) -> None:
     with pytest.raises(Reject) as caught:
         typed(kind)(handle)(message(body))
     reason = caught.value.reason
@@ -118,7 +118,7 @@ def test_without_msgspec_pydantic_takes_a_dataclass(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("kind", [object(), lambda: None])
-def test_what_no_library_takes(kind: Any) -> None:
+def test_types_that_no_library_takes(kind: Any) -> None:
     with pytest.raises(ConfigError, match="body is"):
         typed(kind)
 

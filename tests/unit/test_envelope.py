@@ -24,7 +24,7 @@ def test_there_and_back(given: dict[str, str], body: bytes) -> None:
 
 
 @given(st.binary())
-def test_what_does_not_begin_so_is_none(data: bytes) -> None:
+def test_a_body_without_magic_is_no_envelope(data: bytes) -> None:
     assert decode(data) is None or data.startswith(MAGIC)
 
 
@@ -78,7 +78,7 @@ def test_headers_that_break_a_rule_are_none(block: bytes) -> None:
         MAGIC[:-1] + b"\2\0\0x",
     ],
 )
-def test_what_is_cut_short_is_a_body(data: bytes) -> None:
+def test_an_envelope_that_is_cut_short_is_a_body(data: bytes) -> None:
     assert split(data) is None
 
 

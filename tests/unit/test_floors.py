@@ -221,7 +221,7 @@ def test_imports_go_down_the_floors() -> None:
     assert broken_floors(sources()) == []
 
 
-def test_what_the_rooms_may_know_has_no_circle() -> None:
+def test_the_rules_of_the_rooms_have_no_circle() -> None:
     assert circles(KNOWS) == []
 
 

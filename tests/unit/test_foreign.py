@@ -42,7 +42,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize("error", FAILURES, ids=class_of)
-def test_what_a_call_raises_is_a_failure_of_the_call(error: BaseException) -> None:
+def test_an_error_of_user_code_is_a_failure_of_the_call(error: BaseException) -> None:
     assert not ends_worker(error)
 
 
@@ -68,11 +68,11 @@ def test_greenlet_exit_ends_a_greenlet_and_no_thread() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "plain", "two\nlines", "ärger \U0001f40d"])
-def test_what_can_be_stored_stays_as_it_is(text: str) -> None:
+def test_a_text_that_can_be_stored_stays_as_it_is(text: str) -> None:
     assert text_of(ValueError(text)) == text
 
 
-def test_what_cannot_be_stored_is_escaped() -> None:
+def test_characters_that_cannot_be_stored_are_escaped() -> None:
     assert text_of(ValueError("a\0b\udc80c")) == r"a\x00b\udc80c"
     assert repr_of("\0") == r"'\x00'"
     assert "\0" not in traceback_of(ValueError("a\0b\udc80c"))
@@ -106,7 +106,7 @@ def test_a_traceback_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     )
 
 
-def test_what_ends_a_worker_leaves_a_text_too() -> None:
+def test_an_interrupt_while_a_text_is_made_is_raised() -> None:
     class Interrupted(Exception):
         def __str__(self) -> str:
             raise KeyboardInterrupt

@@ -63,7 +63,7 @@ def test_the_sum_is_never_too_low(name: str) -> None:
     assert memory_of(content) >= peak(content) - 20_000
 
 
-def test_what_is_made_of_the_objects_is_in_the_sum() -> None:
+def test_the_sum_counts_objects_made_from_the_text() -> None:
     topics = [{"topic_name": f"t{n}", "channels": [WITH_CLIENT] * 3} for n in range(300)]
     content = json.dumps({"topics": topics}).encode()
     tracemalloc.start()

@@ -116,7 +116,7 @@ def test_a_twin_of_what_was_finished_is_dropped() -> None:
     [lambda message: message.requeue(), lambda message: message.requeue(5, backoff=False), fail],
 )
 @pytest.mark.parametrize("where", ["handler", "middleware outside"])
-def test_what_is_requeued_is_handled_again(then: Callable[[Message], object], where: str) -> None:
+def test_a_requeued_message_is_handled_again(then: Callable[[Message], object], where: str) -> None:
     books = Books()
     place: Any = books if where == "handler" else books.outside
     place.then = then
@@ -175,7 +175,7 @@ def test_work_that_is_done_is_not_repeated_when_its_fin_is_lost() -> None:
     assert books.is_dropped()
 
 
-def test_what_the_handler_has_finished_itself_is_done_though_a_middleware_fails() -> None:
+def test_a_message_that_the_handler_finished_is_done_though_a_middleware_fails() -> None:
     books = Books()
     books.then = Message.finish
     books.outside.then = fail
@@ -184,7 +184,7 @@ def test_what_the_handler_has_finished_itself_is_done_though_a_middleware_fails(
     assert books.is_dropped()
 
 
-def test_what_was_discarded_or_rejected_is_not_handled() -> None:
+def test_a_twin_of_a_discarded_or_rejected_message_is_not_handled() -> None:
     for error in (Discard(), Reject()):
         books = Books()
 

@@ -85,7 +85,7 @@ def test_a_publish_may_be_changed_on_its_way() -> None:
         ("package.Middleware", "it must be a list"),
     ],
 )
-def test_what_is_no_middleware(given: Any, says: str) -> None:
+def test_objects_that_are_no_middleware(given: Any, says: str) -> None:
     for make in (
         lambda: check_middleware(given),
         lambda: Writer(middleware=given),
@@ -102,7 +102,7 @@ def test_a_reader_without_a_handler_has_nothing_to_stand_around() -> None:
         Reader("t", "c", nsqd_tcp_addresses="a", middleware=[Noting("a", [])])
 
 
-def test_what_may_fail_after_the_handler_is_named_unless_its_class_promises() -> None:
+def test_a_middleware_that_may_fail_after_the_handler_is_named() -> None:
     class Careful(Noting):
         fails_after_handler = False
 

@@ -1,4 +1,4 @@
-"""The program that spark-submit runs. Its arguments are those of ``gnsqsync``, such as
+"""The program that spark-submit runs. Its arguments are those of ``gnsqsync spark``, such as
 ``archive --help``."""
 
 from __future__ import annotations
@@ -8,4 +8,4 @@ import sys
 from gnsqsync.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["spark", *sys.argv[1:]]))

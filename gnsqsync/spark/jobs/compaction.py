@@ -109,8 +109,8 @@ def compact(
     refuse_delta(
         store,
         store.folders(),
-        "Delta merges its small files by OPTIMIZE, which 'gnsqsync archive --format delta' runs as"
-        f" --compact-every says, or spark.sql('OPTIMIZE delta.`{store.url}`')",
+        "Delta merges its small files by OPTIMIZE, which 'gnsqsync spark archive --format delta'"
+        f" runs as --compact-every says, or spark.sql('OPTIMIZE delta.`{store.url}`')",
     )
     if not topics_of(store):
         if may_be_empty:

@@ -79,17 +79,17 @@ def load(
     refuse_delta(
         store,
         folders,
-        f"a report draws a rollup, and {as_parquet(store.url)} to 'gnsqsync rollup ARCHIVE ROLLUP'"
-        " first, then ROLLUP to 'gnsqsync report'",
+        f"a report draws a rollup, and {as_parquet(store.url)} to 'gnsqsync spark rollup"
+        " ARCHIVE ROLLUP' first, then ROLLUP to 'gnsqsync spark report'",
     )
     if any(name.startswith("topic=") for name in folders):
         raise ConfigError(
-            f"{path} is an archive, and a report draws a rollup: run 'gnsqsync rollup {path}"
-            " ROLLUP', then 'gnsqsync report ROLLUP FILE'"
+            f"{path} is an archive, and a report draws a rollup: run 'gnsqsync spark rollup {path}"
+            " ROLLUP', then 'gnsqsync spark report ROLLUP FILE'"
         )
-    days = [name for name in folders if name.startswith("date=")]
-    if not days:
-        raise ConfigError(f"there is no rollup at {path}: run 'gnsqsync rollup ARCHIVE {path}'")
+    if not (days := [name for name in folders if name.startswith("date=")]):
+        run = f"run 'gnsqsync spark rollup ARCHIVE {path}'"
+        raise ConfigError(f"there is no rollup at {path}: {run}")
     names = [
         name
         for day in days

@@ -18,7 +18,7 @@ import measure
 import rawnsq
 from measure import Meter, Order
 
-FRAME = Struct(">iiqH16s")  # docs/protocol/frames#message-frame
+FRAME = Struct(">iiqH16s")  # docs/protocol/commands#message-frame
 MAX_ATTEMPTS = 5
 FINISHED, REQUEUED = 1, 2
 FIN_DELAY = 0.005

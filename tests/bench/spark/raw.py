@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 
 from tests.bench.runners import rawnsq
 
-FRAME = Struct(">iiqH16s")  # docs/protocol/frames#message-frame
+FRAME = Struct(">iiqH16s")  # docs/protocol/commands#message-frame
 RDY = 2500
 ROWS_A_BATCH = 10_000
 BODIES_AN_MPUB = 1000

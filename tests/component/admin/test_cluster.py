@@ -197,7 +197,7 @@ def test_all_away_or_none_at_all_is_an_error(dead: str, cluster_of: NewCluster) 
         cluster_of([]).nodes()
 
 
-def test_what_nsqlookupd_does_not_know_is_said_in_its_words(cluster_of: NewCluster) -> None:
+def test_a_404_of_nsqlookupd_is_shown_in_its_words(cluster_of: NewCluster) -> None:
     server = Paths({"/topics": {"topics": []}})
     with Serving(server):
         cluster = cluster_of([], [server.address])

@@ -60,7 +60,9 @@ def test_a_channel_without_any(cluster: Cluster) -> None:
 
 # "" is a topic without a channel; an older nsqadmin made "send-back".
 @pytest.mark.parametrize("channel", ["", "look", "send-back"])
-def test_they_go_back(made: Callable[..., Admin], nsqd: NsqdHTTP, channel: str) -> None:
+def test_dead_letters_go_back_to_their_topic(
+    made: Callable[..., Admin], nsqd: NsqdHTTP, channel: str
+) -> None:
     nsqd.create_topic("orders")
     nsqd.create_channel("orders", "archive")
     nsqd.create_topic("orders-dead")
@@ -97,7 +99,9 @@ def test_no_more_go_than_waited(cluster: Cluster, monkeypatch: pytest.MonkeyPatc
     eventually(lambda: http.stats("orders-dead").topics[0].channels[0].depth == 70)
 
 
-def test_what_cannot_be_published_stays(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_letter_that_cannot_be_published_stays(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     admin, http = cluster
     monkeypatch.setattr("gnsqsync.dead_letters.dead_letters._MOST_OF_ANY_NSQD", 10)
     http.create_topic("orders-dead")

@@ -281,7 +281,7 @@ def test_every_answer_is_safe_in_a_browser(path: str) -> None:
 
 
 @pytest.mark.parametrize("status", [204, 304, 401, 302, 418, 504])
-def test_whatever_graphite_answers(status: int) -> None:
+def test_each_status_of_graphite_is_passed_on(status: int) -> None:
     with fake_server() as graphite:
         graphite.answer(b"" if status in (204, 304) else b"x", status)
         url = f"http://{graphite.address}"
@@ -334,7 +334,7 @@ def test_an_endpoint_that_is_silent_keeps_nobody_from_ending() -> None:
         ),
     ],
 )
-def test_what_it_does_not_start_with(options: dict[str, Any], text: str) -> None:
+def test_options_that_nsqadmin_refuses_at_the_start(options: dict[str, Any], text: str) -> None:
     with pytest.raises(OptionsError) as caught:
         create_app(AdminOptions(**{"lookupd_http_address": ["h:1"], **options}))
     assert str(caught.value).startswith(text)

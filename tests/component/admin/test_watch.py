@@ -122,7 +122,7 @@ def test_the_page_leads_to_the_bytes_and_back(cluster: Cluster) -> None:
     assert 'href="/watch/orders"' in raw
 
 
-def test_its_channel_ends_with_it(cluster: Cluster, watching: Watching) -> None:
+def test_the_channel_ends_with_the_watch(cluster: Cluster, watching: Watching) -> None:
     admin, http = cluster
     watch = watching(admin, "orders")
     watch.until("messages")
@@ -155,7 +155,9 @@ def test_a_topic_without_channels_keeps_its_messages(cluster: Cluster, watching:
     assert (topic.depth, topic.channels) == (1, ())
 
 
-def test_it_ends_when_it_would_be_the_only_channel(cluster: Cluster, watching: Watching) -> None:
+def test_a_watch_ends_when_its_channel_would_be_the_only_one(
+    cluster: Cluster, watching: Watching
+) -> None:
     admin, http = cluster
     watch = watching(admin, "orders")
     watch.until("messages")
@@ -163,7 +165,7 @@ def test_it_ends_when_it_would_be_the_only_channel(cluster: Cluster, watching: W
     assert "the topic has no channel there" in watch.until("end")
 
 
-def test_it_does_not_make_a_deleted_topic_anew(cluster: Cluster, watching: Watching) -> None:
+def test_a_watch_does_not_create_a_deleted_topic(cluster: Cluster, watching: Watching) -> None:
     admin, http = cluster
     watch = watching(admin, "orders")
     watch.until("messages")

@@ -12,9 +12,12 @@ from gnsqsync.cli.demo_lines import NEXT, NEXT_WITH_SPARK, Verdict
 
 @pytest.mark.parametrize("line", {**NEXT, **NEXT_WITH_SPARK})
 def test_a_command_to_try_next_is_one(line: str) -> None:
-    program, name, *words = line.split()
+    program, *words = line.split()
     assert program == gnsqsync.name
-    command = gnsqsync.get_command(click.Context(gnsqsync), name)
+    command: click.Command | None = gnsqsync
+    while isinstance(command, click.Group):
+        name, *words = words
+        command = command.get_command(click.Context(command), name)
     assert command is not None
     if words == ["--help"]:
         assert command.get_help(click.Context(command, info_name=name))

@@ -88,7 +88,7 @@ def test_a_channel_from_create_to_delete(commands: Commands) -> None:
 
 
 @pytest.mark.parametrize("action", ["delete", "empty"])
-def test_what_throws_messages_away_asks_and_needs_a_terminal_for_it(
+def test_a_command_that_throws_messages_away_asks_on_a_terminal(
     commands: Commands, action: str
 ) -> None:
     commands.http.pub("t", b"1")

@@ -195,7 +195,7 @@ def test_a_session_is_not_a_function(make: Callable[[Any], object], session: Any
 
 
 @pytest.mark.parametrize("made", [None, "x"])
-def test_what_is_made_must_be_a_session(client: Client, nsqd: ScriptedNsqd, made: Any) -> None:
+def test_a_factory_must_return_a_session(client: Client, nsqd: ScriptedNsqd, made: Any) -> None:
     """The caller is told, and nothing has been started."""
     name = type(made).__name__
     text = f"lookupd_session returned a {name}; it must return a new requests.Session"
@@ -207,7 +207,7 @@ def test_what_is_made_must_be_a_session(client: Client, nsqd: ScriptedNsqd, made
     assert not nsqd.connections
 
 
-def test_what_the_function_raises_is_raised(client: Client, two_lookupds: Any) -> None:
+def test_an_error_of_the_factory_is_raised(client: Client, two_lookupds: Any) -> None:
     def broken() -> requests.Session:
         raise LookupError("no such secret")
 

@@ -80,7 +80,7 @@ def test_one_that_comes_after_an_end_asks_anew(
     ],
     ids=str,
 )
-def test_what_is_asked_otherwise_is_not_shared(
+def test_lookups_with_other_options_are_not_shared(
     client: Client, discover: Discovering, lookupd: FakeServer, difference: dict[str, Any]
 ) -> None:
     options = {"topic": "t", "channel": "ch", **difference}

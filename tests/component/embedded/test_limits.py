@@ -220,7 +220,7 @@ def test_commands_ahead_of_tls_are_not_executed(tmp_path: Path) -> None:
             assert http.stats().topics == ()
 
 
-def test_what_is_no_tls_at_the_https_port(tmp_path: Path) -> None:
+def test_plain_bytes_at_the_https_port(tmp_path: Path) -> None:
     authority = trustme.CA()
     leaf = authority.issue_cert("127.0.0.1")
     pem, ca_file = tmp_path / "server.pem", tmp_path / "ca.pem"
@@ -319,7 +319,7 @@ def test_a_gate_counts_what_is_open_and_tells_once() -> None:
     assert told.getvalue().count("WARNING: 1 connections are open") == 2
 
 
-def test_how_many_connections_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     for soft, most in (
         (1024, 960),
         (50, 16),

@@ -38,7 +38,7 @@ def test_unix_socket(tmp_path: Path) -> None:
     remove_unix("127.0.0.1:4150")
 
 
-def test_what_is_no_socket_is_not_removed(tmp_path: Path) -> None:
+def test_a_file_that_is_no_socket_is_not_removed(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("kept")
     remove_unix(str(path))

@@ -149,7 +149,7 @@ def test_a_command_without_answer_ends_the_connection(
     assert "PING - EOF" in nsqd.log.getvalue()
 
 
-def test_what_is_no_answer_to_identify_ends_the_connection(recorder: Recorder, nsqd: Nsqd) -> None:
+def test_a_wrong_answer_to_identify_ends_the_connection(recorder: Recorder, nsqd: Nsqd) -> None:
     recorder.info = b"E_INVALID"
     peers = nsqd.peers(recorder.address)
     assert "parsing response - E_INVALID" in nsqd.log.getvalue()

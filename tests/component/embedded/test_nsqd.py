@@ -143,7 +143,7 @@ def refusal(here: Site, *flags: str) -> str:
     return str(caught.value)
 
 
-def test_what_it_cannot_do_is_refused_and_not_ignored(here: Site) -> None:
+def test_unsupported_features_are_refused_and_not_ignored(here: Site) -> None:
     text = refusal(here, "-statsd-address=127.0.0.1:8125", "-statsd-interval=0")
     assert "failed to instantiate nsqd - --statsd-interval must be positive" in text
     text = refusal(here, *here.certificates.flags, "-tls-client-auth-policy=require")

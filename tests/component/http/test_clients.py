@@ -489,7 +489,7 @@ def test_json_of_a_wrong_shape(fake: SocketServer, answer: object) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"<html>", b"{", b"\xff\xfe", b"[" * 200_000])
-def test_what_is_not_json(fake: SocketServer, answer: bytes) -> None:
+def test_a_body_that_is_not_json(fake: SocketServer, answer: bytes) -> None:
     fake.answer(answer)
     with LookupdHTTP(fake.address) as lookupd:
         with pytest.raises(ProtocolError, match="not JSON"):

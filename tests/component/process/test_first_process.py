@@ -33,7 +33,7 @@ def run_below(program: str, *, timeout: float = 60.0) -> subprocess.CompletedPro
     )
 
 
-def test_it_reaps_what_the_program_leaves_and_nothing_of_the_programs_own() -> None:
+def test_the_first_process_reaps_orphans_and_no_children_of_the_program() -> None:
     done = run_below("""
 import os, subprocess
 shell = subprocess.run(["sh", "-c", "sleep 0.05 & echo $!; exit 3"], stdout=subprocess.PIPE)
@@ -52,12 +52,12 @@ print(shell.returncode)
 @pytest.mark.parametrize(
     ("end", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), signal.SIGKILL)", 137)]
 )
-def test_its_exit_code_is_that_of_the_program(end: str, code: int) -> None:
+def test_the_exit_code_of_the_first_process_is_the_programs(end: str, code: int) -> None:
     assert run_below(f"import os, signal, sys; {end}").returncode == code
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1])
-def test_it_passes_each_signal_on_once(number: signal.Signals) -> None:
+def test_the_first_process_passes_each_signal_on_once(number: signal.Signals) -> None:
     done = run_below(f"""
 import os, signal
 came = []

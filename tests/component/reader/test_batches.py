@@ -57,7 +57,7 @@ def test_a_batch_is_as_many_as_asked_for_and_the_rest_stays(bench: Bench, world:
     assert bodies(task.result) == [b"e"]
 
 
-def test_what_is_lost_is_left_out_and_goes_back(bench: Bench) -> None:
+def test_lost_messages_of_a_batch_are_left_out_and_go_back(bench: Bench) -> None:
     bench.put(b"lost")
     bench.connection.delivers = False
     assert bench.take(1, 0) == []
@@ -90,7 +90,7 @@ def test_giving_back_leaves_what_is_of_others(bench: Bench) -> None:
     assert bodies(bench.take(5, 0)) == [b"of the other"]
 
 
-def test_what_was_taken_when_the_wait_was_ended_goes_back(bench: Bench) -> None:
+def test_messages_taken_when_the_wait_ends_go_back(bench: Bench) -> None:
     """As by a gevent.Timeout, or by Ctrl-C: nobody else knows of these messages."""
     bench.put(b"one", b"two")
     bench.put(b"poison", attempts=6)

@@ -119,7 +119,7 @@ def test_the_limit_is_shared_and_goes_where_the_messages_are(client: Client, wor
         assert (rdy(one), rdy(two)) == (0, 0)
 
 
-def test_what_an_ended_one_had_of_the_limit_is_the_others(client: Client, world: World) -> None:
+def test_the_share_of_an_ended_reader_goes_to_the_others(client: Client, world: World) -> None:
     with ScriptedNsqd() as one, ScriptedNsqd() as two:
         readers = [
             client.reader(print, nsqd, shared=True, latency="throughput") for nsqd in (one, two)
@@ -133,9 +133,7 @@ def test_what_an_ended_one_had_of_the_limit_is_the_others(client: Client, world:
         assert group.join() == [StopResult(0, 0)] * 2
 
 
-def test_its_readers_are_judged_together_whether_there_is_a_stream(
-    client: Client, world: World
-) -> None:
+def test_readers_of_a_group_are_judged_as_one_stream(client: Client, world: World) -> None:
     with ScriptedNsqd() as nsqd:
         readers = [client.reader(print, nsqd, shared=True), client.reader(print, nsqd, shared=True)]
         with ReaderGroup(readers, runtime=world.runtime):
@@ -148,7 +146,7 @@ def test_its_readers_are_judged_together_whether_there_is_a_stream(
             assert [level._connections for level in levels if level is not None] == [2, 2]
 
 
-def test_its_readers_have_one_timer_which_outlives_each_of_them(
+def test_readers_of_a_group_share_a_timer_that_outlives_each_of_them(
     client: Client, world: World
 ) -> None:
     with ScriptedNsqd() as nsqd:
@@ -163,7 +161,7 @@ def test_its_readers_have_one_timer_which_outlives_each_of_them(
         world.eventually(lambda: timer._task is not None and not timer._task.alive)
 
 
-def test_what_it_shares_ends_with_it_also_where_nobody_joins(client: Client, world: World) -> None:
+def test_shared_parts_end_with_the_group_without_a_join(client: Client, world: World) -> None:
     with ScriptedNsqd() as nsqd:
         readers = [client.reader(print, nsqd, shared=True) for _ in range(2)]
         group = ReaderGroup(readers, max_in_flight=4, runtime=world.runtime)
@@ -192,7 +190,7 @@ def test_start_and_stop(client: Client, world: World) -> None:
         assert task.join() == [StopResult(0, 0)] * 2
 
 
-def test_what_is_no_group() -> None:
+def test_arguments_that_make_no_group() -> None:
     for readers in ([], [object()]):
         with pytest.raises(ConfigError, match="a ReaderGroup needs one Reader or more"):
             ReaderGroup(readers)  # type: ignore[arg-type]

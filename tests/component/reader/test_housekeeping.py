@@ -56,7 +56,7 @@ def housekeeping(connection: Any, flow: ReaderOptions, timer: Any) -> Housekeepi
 
 
 @pytest.mark.parametrize("what", ["a message", "a stream that is over"])
-def test_what_comes_while_it_falls_asleep_keeps_it_awake(what: str) -> None:
+def test_work_that_comes_as_housekeeping_falls_asleep_keeps_it_awake(what: str) -> None:
     connection: Any = FakeConnection()
     timer: Any = FakeTimer()
     sweep = housekeeping(connection, ReaderOptions(), timer)
@@ -80,7 +80,7 @@ def test_what_comes_while_it_falls_asleep_keeps_it_awake(what: str) -> None:
     assert len(timer.jobs) == 1, "it sleeps, and RDY stays where it is"
 
 
-def test_it_sleeps_when_there_is_nothing() -> None:
+def test_housekeeping_sleeps_when_there_is_nothing_to_do() -> None:
     connection: Any = FakeConnection()
     timer: Any = FakeTimer()
     sweep = housekeeping(connection, ReaderOptions(), timer)
@@ -89,7 +89,7 @@ def test_it_sleeps_when_there_is_nothing() -> None:
     assert not timer.jobs
 
 
-def test_what_does_not_leave_is_not_touched_again_and_again() -> None:
+def test_a_touch_that_does_not_leave_is_not_repeated() -> None:
     """Or an nsqd that takes a byte now and then, and names a short timeout, fills the memory."""
 
     class Stuck(FakeOutbox):

@@ -44,7 +44,7 @@ def lookup_threads(reader: Reader) -> list[str]:
 # nsqds
 
 
-def test_what_is_added_and_removed_before_the_start_counts(client: Client, world: World) -> None:
+def test_addresses_added_and_removed_before_the_start_count(client: Client, world: World) -> None:
     with ScriptedNsqd() as one, ScriptedNsqd() as two:
         reader = client.reader(print, one)
         reader.add_nsqd(address(two))
@@ -254,7 +254,7 @@ def test_an_nsqlookupd_is_added_and_removed_while_it_runs(
         assert len(lookupd.requests) == asked
 
 
-def test_what_is_set_before_the_start_is_asked(
+def test_nsqlookupds_set_before_the_start_are_asked(
     client: Client, world: World, make_lookupd: Callable[[], FakeServer]
 ) -> None:
     first, second = make_lookupd(), make_lookupd()
@@ -373,7 +373,7 @@ def test_an_ephemeral_channel_cannot_be_made_ahead() -> None:
 
 
 @pytest.mark.reality("there is a second OS thread")
-def test_what_another_os_thread_is_refused_changes_nothing(client: Client, world: World) -> None:
+def test_a_call_refused_to_another_os_thread_changes_nothing(client: Client, world: World) -> None:
     """On gevent; on threads any may add and remove."""
     with ScriptedNsqd() as first, ScriptedNsqd() as second:
         reader = client.consume(print, first)

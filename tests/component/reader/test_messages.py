@@ -128,7 +128,7 @@ class Levels(Observer):
 
 
 @pytest.mark.parametrize("why", ["kept", "too many deliveries"])
-def test_what_says_nothing_about_the_handlers_changes_no_backoff(
+def test_outcomes_without_a_handler_change_no_backoff(
     client: Client, world: World, why: str
 ) -> None:
     """Outside a backoff it starts none, in one it is neither success nor failure."""
@@ -256,7 +256,7 @@ def test_no_warning_at_the_start_where_nothing_would_wait(
     assert given_up(caplog) == []
 
 
-def test_what_was_told_is_remembered_of_so_many_messages_only(
+def test_the_number_of_remembered_messages_is_bounded(
     client: Client, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gnsqsync.reader.dead_letters._MOST_TOLD", 3)
@@ -342,7 +342,7 @@ def test_an_on_giving_up_that_raises_is_a_requeue(client: Client, world: World) 
 
 
 @pytest.mark.parametrize(("attempts", "expected"), [(6, 6000), (59, 59_000), (300, 60_000)])
-def test_what_cannot_be_given_up_comes_again_ever_later(
+def test_a_message_that_cannot_be_given_up_comes_again_ever_later(
     client: Client, world: World, attempts: int, expected: int
 ) -> None:
     """A hook that fails delays the message even with no requeue_delay: a Reject has no backoff."""
@@ -632,7 +632,7 @@ def test_exactly_one_of_many_answers_wins(client: Client, world: World) -> None:
         assert sorted(ids) == sorted(wins)
 
 
-def test_what_waited_when_the_connection_was_lost_reaches_no_handler(
+def test_messages_that_waited_at_the_loss_of_a_connection_reach_no_handler(
     client: Client, world: World
 ) -> None:
     handled: list[tuple[bytes, int]] = []

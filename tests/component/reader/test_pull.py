@@ -140,7 +140,7 @@ def test_a_requeue_of_the_last_attempt_with_nowhere_to_go_waits_in_nsqd(
         assert reader.stats().gave_up == 0
 
 
-def test_what_a_list_had_no_room_for_goes_back_at_a_stop(client: Client, world: World) -> None:
+def test_messages_beyond_the_size_of_a_list_go_back_at_a_stop(client: Client, world: World) -> None:
     script = [automatic(until="RDY"), send(burst(b"a", b"b", b"c")), automatic()]
     with ScriptedNsqd(script) as nsqd, client.reader(None, nsqd, max_in_flight=10) as reader:
         world.eventually(lambda: reader.stats().received == 3)

@@ -351,7 +351,7 @@ def test_who_is_interrupted_three_times_waits_no_more(client: Client, world: Wor
         world.eventually(lambda: not reader.stats().connections)
 
 
-def test_of_many_that_start_at_once_one_wins(client: Client, world: World) -> None:
+def test_one_of_many_concurrent_starts_wins(client: Client, world: World) -> None:
     with ScriptedNsqd() as nsqd:
         reader = client.reader(print, nsqd)
 

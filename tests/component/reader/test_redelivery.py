@@ -114,7 +114,7 @@ def test_another_worker_takes_what_comes_again_while_a_handler_hangs(
         assert finished(nsqd) == [ONE]
 
 
-def test_what_comes_again_after_a_requeue_is_another_delivery(client: Client, world: World) -> None:
+def test_a_message_after_a_requeue_is_another_delivery(client: Client, world: World) -> None:
     got: list[Message] = []
 
     def keep(message: Message) -> None:
@@ -137,7 +137,7 @@ def test_what_comes_again_after_a_requeue_is_another_delivery(client: Client, wo
         world.eventually(lambda: finished(nsqd) == [ONE])
 
 
-def test_what_is_detached_counts_until_it_is_answered(client: Client, world: World) -> None:
+def test_a_detached_message_counts_until_it_is_answered(client: Client, world: World) -> None:
     """``max_in_flight`` bounds the jobs under way, also those that nsqd has given up."""
     got: list[Message] = []
 
@@ -161,7 +161,7 @@ def test_what_is_detached_counts_until_it_is_answered(client: Client, world: Wor
         assert reader.stats().in_flight == 0
 
 
-def test_what_waits_of_a_lost_connection_is_let_go(
+def test_waiting_messages_of_a_lost_connection_are_dropped(
     client: Client, world: World, handler: Handler
 ) -> None:
     """Or each new connection of an nsqd that closes them would add to it."""
@@ -227,7 +227,7 @@ def short_timeout() -> Any:
     return automatic(msg_timeout=500, until="RDY")
 
 
-def test_what_was_taken_and_forgotten_gives_its_place_back(
+def test_a_message_taken_and_forgotten_frees_its_slot(
     client: Client, world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(in_flight, "TIME_OUT_GRACE", 0.5)
@@ -304,7 +304,7 @@ def test_handlers_at_work_keep_their_places(
         world.eventually(lambda: finished(nsqd) == [ONE, TWO])
 
 
-def test_what_nsqd_refused_to_touch_while_it_waited_is_not_handled(
+def test_a_waiting_message_whose_touch_failed_is_not_handled(
     client: Client, world: World, handler: Handler
 ) -> None:
     """It keeps its place until its turn, so that a liar cannot fill the queue; it comes again."""

@@ -120,9 +120,7 @@ def test_a_handler_may_say_what_it_means(client: Client, world: World) -> None:
         assert not reader.stats().is_in_backoff
 
 
-def test_what_stands_around_the_handler_is_not_limited(
-    client: Client, world: World, gate: Gate
-) -> None:
+def test_code_around_the_handler_is_not_limited(client: Client, world: World, gate: Gate) -> None:
     class Slow(Middleware):
         def handle(self, message: Message, handler: Any, proceed: Any) -> object:
             works_on(world, 0.1)

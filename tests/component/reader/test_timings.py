@@ -41,7 +41,7 @@ def test_what_is_counted_where() -> None:
     assert begin.count == end.count == handler.count == 4
 
 
-def test_what_a_worker_counted_stays_when_it_ends() -> None:
+def test_counts_of_a_worker_stay_when_it_ends() -> None:
     timings = Timings(choose("threads"))
     messages: Any = [Aged(0.0)]
     for worker in range(5):

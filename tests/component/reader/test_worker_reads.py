@@ -76,7 +76,7 @@ def test_heartbeats_are_answered_while_its_handler_runs_long(
         world.eventually(lambda: count >= 60 and reads(reader))
 
 
-def test_it_leaves_the_connection_when_there_is_nothing_to_read(
+def test_a_reading_worker_leaves_the_connection_when_nothing_comes(
     client: Client, world: World
 ) -> None:
     stream = Stream()
@@ -120,7 +120,7 @@ def test_another_nsqd_is_not_forgotten(client: Client, world: World) -> None:
         (scripted.error("E_INVALID no"), "E_INVALID"),
     ],
 )
-def test_what_ends_the_connection_is_told_and_dialled_again(
+def test_an_error_that_ends_the_connection_is_logged_and_it_is_dialled_again(
     client: Client,
     world: World,
     caplog: pytest.LogCaptureFixture,

@@ -218,7 +218,7 @@ def test_chunks_grow_with_a_fast_handler_and_shrink_with_a_slow_one(
     assert bench.chunks[-4:] == [(1, 0)] * 4
 
 
-def test_what_was_kept_for_the_next_chunk_is_sent_when_another_worker_has_that_one(
+def test_answers_kept_for_the_next_chunk_are_sent_when_another_worker_has_it(
     bench: Bench, world: World
 ) -> None:
     bench.make(lambda message: None, concurrency=2)
@@ -242,9 +242,7 @@ def test_slow_messages_are_shared_one_by_one(bench: Bench, world: World) -> None
     assert sorted(at_work) == [b"a", b"b", b"c", b"d"]
 
 
-def test_what_waits_behind_a_slow_message_is_done_by_idle_workers(
-    bench: Bench, world: World
-) -> None:
+def test_messages_behind_a_slow_one_go_to_idle_workers(bench: Bench, world: World) -> None:
     done: list[bytes] = []
 
     def handler(message: Message) -> None:
@@ -377,7 +375,7 @@ def test_only_calls_are_tries(bench: Bench) -> None:
     assert len(bench.noted) == 8
 
 
-def test_what_a_lost_connection_left_is_not_handled(bench: Bench, world: World) -> None:
+def test_messages_of_a_lost_connection_are_not_handled(bench: Bench, world: World) -> None:
     handled: list[bytes] = []
     release: list[bool] = []
 
@@ -448,7 +446,7 @@ def test_a_killed_worker_is_replaced_and_its_chunk_goes_back(
     assert bench.workers.working == 2
 
 
-def test_what_a_log_filter_raises_ends_a_worker_and_loses_no_message(
+def test_an_error_of_a_log_filter_ends_a_worker_and_loses_no_message(
     bench: Bench, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*args: Any) -> None:
@@ -706,7 +704,7 @@ def test_the_limit_of_attempts(bench: Bench, error: BaseException) -> None:
     assert bench.workers.working == 1
 
 
-def test_what_no_handler_failed_on_is_not_given_up(bench: Bench) -> None:
+def test_a_message_on_which_no_handler_failed_is_not_given_up(bench: Bench) -> None:
     def handler(message: Message) -> None:
         if message.body == b"not now":
             raise Requeue(backoff=False)
@@ -761,7 +759,7 @@ def test_a_message_that_was_orphaned_while_handled_is_not_finished(
     assert bench.chunks == [(0, 0)]
 
 
-def test_what_a_worker_took_and_lost_goes_back(
+def test_messages_that_a_worker_took_and_lost_go_back(
     bench: Bench, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An exception from outside hit the worker between the queue and the handler."""

@@ -185,7 +185,7 @@ def test_a_list_that_is_older_than_the_log(
     assert set(range(40)) <= set(found)
 
 
-def test_of_two_at_a_time_one_ends_early(
+def test_one_of_two_concurrent_compactions_ends_early(
     store: Store, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = parquet.count
@@ -241,7 +241,7 @@ def test_parts_are_kept_for_an_hour(
     assert read(store) == Counter(range(45))
 
 
-def test_what_it_refuses(place: Place, store: Store, tmp_path: Path) -> None:
+def test_archives_that_compact_refuses(place: Place, store: Store, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="target_size is 0; allowed is 1 or more"):
         compact(place.path, target_size=0)
     with pytest.raises(ConfigError, match="compression is 'rar'; allowed are zstd"):
@@ -252,7 +252,7 @@ def test_what_it_refuses(place: Place, store: Store, tmp_path: Path) -> None:
     assert not (tmp_path / "nothing").exists()
 
 
-def test_it_can_be_stopped(store: Store, place: Place) -> None:
+def test_a_compaction_can_be_stopped(store: Store, place: Place) -> None:
     assert compact(place.path, stop=lambda: True) == (0, 0, 0)
     assert store.exists(changed_name(FOLDERS[0]))
 
@@ -260,12 +260,12 @@ def test_it_can_be_stopped(store: Store, place: Place) -> None:
 def test_the_command(store: Store, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     from gnsqsync.cli import main
 
-    assert main(["compact", place.path, "--json"]) == 0
+    assert main(["spark", "compact", place.path, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["folders"], told["merged"], told["made"]) == (2, 8, 2)
-    assert main(["compact", place.path, "--whole"]) == 0
+    assert main(["spark", "compact", place.path, "--whole"]) == 0
     assert capsys.readouterr().out.startswith("merged 0 files of 2 folders into 0 files in ")
-    assert main(["compact", f"{place.path}-x"]) == 2
+    assert main(["spark", "compact", f"{place.path}-x"]) == 2
     assert "there is no archive at" in capsys.readouterr().err
 
 

@@ -439,14 +439,14 @@ def test_an_attempt_that_wakes_up_after_the_commit(source: Source) -> None:
     assert sorted(source.read(50, 1)) == bodies
 
 
-def test_what_was_held_too_long_goes_back(source: Source) -> None:
+def test_messages_held_too_long_go_back(source: Source) -> None:
     bodies = source.publish(50)
     # nsqd has taken the messages back before the entry could be made.
     rows = source.struck("before_create#1:delay=1.2", 50, msg_timeout=1.0, poll_timeout=5.0)
     assert sorted(rows + source.rest(50 - len(rows), 1)) == bodies
 
 
-def test_what_comes_twice_at_once_is_one_row(tmp_path: Path) -> None:
+def test_a_message_that_comes_twice_at_once_is_one_row(tmp_path: Path) -> None:
     # This process was halted, and nsqd took the message back that still waited in its socket.
     twice = [message_frame(b"x", id=b"%016x" % 7, attempts=n) for n in (1, 2)]
     once = message_frame(b"y")

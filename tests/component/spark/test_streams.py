@@ -47,7 +47,7 @@ class Folder:
         self._capsys = capsys
 
     def run(self, action: str, *words: str) -> tuple[int, str, str]:
-        code = run_command(["spark-log", action, str(self.path), *words])
+        code = run_command(["spark", "log", action, str(self.path), *words])
         told = self._capsys.readouterr()
         return code, told.out, told.err
 
@@ -95,7 +95,7 @@ def test_pending_rows_are_published_again_once(folder: Folder) -> None:
     assert folder.source.channel().depth == 10
 
 
-def test_what_was_not_confirmed_stays_pending(folder: Folder) -> None:
+def test_unconfirmed_rows_stay_pending(folder: Folder) -> None:
     (stream,) = streams(str(folder.path))
     sent: list[bytes] = []
 
@@ -126,7 +126,7 @@ def test_a_stream_that_may_be_in_use_is_left_alone(folder: Folder) -> None:
     assert "at least 2h" in err
 
 
-def test_what_is_old_is_deleted(folder: Folder) -> None:
+def test_old_streams_are_deleted(folder: Folder) -> None:
     grow_old(folder.path, 30)
     code, _, err = folder.run("delete", "--older-than", "1d", "--yes")
     assert code == 0

@@ -70,7 +70,9 @@ def test_the_last_task_fails_if_none_took_anything(
         read(1)
 
 
-def test_what_another_task_took_is_enough(source: Source, http: NsqdHTTP, read: Read) -> None:
+def test_messages_that_another_task_took_are_enough(
+    source: Source, http: NsqdHTTP, read: Read
+) -> None:
     source.publish(8)
     assert len(read(0)) == 4
     http.pause_channel(source.topic, "ch")

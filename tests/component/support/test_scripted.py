@@ -154,7 +154,7 @@ def test_failure_is_raised(connect):
             client.closed()
 
 
-def test_its_port_is_nobody_elses_while_it_refuses():
+def test_the_port_of_a_refusing_server_stays_reserved():
     with ScriptedNsqd() as nsqd:
         nsqd.refuse_connections()
         with socket.socket() as other, pytest.raises(OSError, match="in use"):

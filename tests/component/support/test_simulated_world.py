@@ -114,14 +114,14 @@ def test_a_dial_into_a_black_hole_ends_by_its_timeout(kind: str) -> None:
         writer.close()
 
 
-def test_what_hangs_fails_the_test() -> None:
+def test_a_hanging_task_fails_the_test() -> None:
     with simulated("threads", "hangs") as world:
         event = world.runtime.event()
         with pytest.raises(AssertionError, match="nothing ends the wait for an event"):
             event.wait()
 
 
-def test_what_is_left_behind_fails_the_test() -> None:
+def test_a_task_left_behind_fails_the_test() -> None:
     with pytest.raises(AssertionError, match="left behind: forgotten"):
         with simulated("threads", "left") as world:
             world.runtime.spawn("forgotten", world.runtime.event().wait)

@@ -70,7 +70,7 @@ def test_one_look_is_not_enough_for_consumers_that_take_nothing() -> None:
     assert channel_row("c", stuck, Rates(), GOOD).drain == math.inf
 
 
-def test_until_empty() -> None:
+def test_the_estimate_until_a_channel_is_empty() -> None:
     def drain(depth: int, rates: Rates | None) -> float | None:
         return channel_row("c", GOOD._replace(depth=depth), rates, None).drain
 
@@ -192,7 +192,7 @@ def test_dead_letters_are_called_so() -> None:
     assert letters(mend=GOOD._replace(depth=3, paused=True)) == [(Level.WARNING, "mend is paused")]
 
 
-def test_whose_dead_letters() -> None:
+def test_the_owner_of_dead_letters() -> None:
     def topic(*channels: str) -> TopicFigures:
         return TopicFigures(0, 0, False, 1, dict.fromkeys(channels, GOOD))
 

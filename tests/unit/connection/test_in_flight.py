@@ -70,7 +70,7 @@ def test_what_was_allowed_is_not_counted_however_large_it_is() -> None:
         table.come(1, LARGE, allowed=100)
 
 
-def test_it_begins_anew_when_there_was_room_in_between() -> None:
+def test_the_count_begins_anew_after_a_moment_with_room() -> None:
     """RDY 0 has reached nsqd then: what is on its way from now on was allowed once more."""
     table = Table()
     for _ in range(20):

@@ -68,7 +68,7 @@ def test_an_old_client_has_no_chunks() -> None:
     assert not fault(lines(LENGTH), "HTTP/1.0")
 
 
-def test_what_follows_the_headers_is_not_read() -> None:
+def test_bytes_behind_the_headers_are_not_read() -> None:
     assert fault([LENGTH, b"\r\n", LENGTH], "HTTP/1.1") == ""
 
 

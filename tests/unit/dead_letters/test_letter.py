@@ -86,7 +86,7 @@ def test_headers_may_hold_anything(text: str) -> None:
     assert found.time == NOW - timedelta(hours=1) and found.first_time is None
 
 
-def test_it_goes_back_as_it_was_with_a_count_of_its_deaths() -> None:
+def test_a_letter_goes_back_as_it_was_with_a_count_of_its_deaths() -> None:
     again = decode(letter({**DEATH, "traceparent": "00-1"}).as_published())
     assert again == ({"traceparent": "00-1", "deadcount": "1"}, b'{"n": 1}')
     again = decode(letter({**DEATH, "traceparent": "00-1", "deadcount": "1"}).as_published())
@@ -130,7 +130,7 @@ def test_without_headers_of_its_own_just_the_body_goes_back() -> None:
         ({"reason": "no price", "channel": "archive"}, False),
     ],
 )
-def test_which_ones_are_meant(where: dict[str, Any], is_meant: bool) -> None:
+def test_letters_that_a_filter_matches(where: dict[str, Any], is_meant: bool) -> None:
     assert Filter(**where).matches(letter(DEATH), NOW) is is_meant
 
 

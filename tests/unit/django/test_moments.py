@@ -49,7 +49,7 @@ def test_the_last_second_of_the_first_pass_gives_way() -> None:
         before = kept
 
 
-def test_what_a_former_version_wrote() -> None:
+def test_moments_that_a_former_version_wrote() -> None:
     zone = ZoneInfo("Europe/Berlin")
     for local, moment in (
         ("2026-10-25T01:59:59", "2026-10-24T23:59:59"),

@@ -46,7 +46,7 @@ def numbers(count: int, start: int = 0) -> list[bytes]:
     return [b"m%d" % number for number in range(start, start + count)]
 
 
-def test_what_does_not_fit_in_memory_goes_to_disk() -> None:
+def test_messages_that_do_not_fit_in_memory_go_to_disk() -> None:
     bench = Bench(mem_queue_size=5)
     topic = bench.topic()
     bench.publish(*numbers(12))
@@ -167,7 +167,7 @@ def test_a_full_disk() -> None:
     assert bench.consumer(limit=9).bodies == numbers(3)
 
 
-def test_what_is_before_the_failure_in_an_mpub_stays() -> None:
+def test_messages_before_the_failure_in_an_mpub_stay() -> None:
     bench = Bench(mem_queue_size=0, sync_every=0)
     bench.files.room = 100
     with pytest.raises(DiskFailed):

@@ -132,7 +132,7 @@ def test_go_quote() -> None:
 
 
 def test_id_of_the_reference() -> None:
-    """The vector of docs/protocol/frames#test-vectors: 18a203db89669000, node 617, sequence 0."""
+    """The vector of docs/protocol/commands#test-vectors: 18a203db89669000, node 617, sequence 0."""
     assert GuidFactory(617).new_id(1795187783142211584) == b"18a203db89669000"
 
 
@@ -525,7 +525,7 @@ def test_everything_for_a_clean_stop() -> None:
     assert [(m.body, m.attempts) for m in kept] == [(b"2", 0), (b"1", 1), (b"3", 0)]
 
 
-def test_what_only_memory_has_is_counted_by_queue() -> None:
+def test_messages_in_memory_only_are_counted_by_queue() -> None:
     bench = Bench()
     assert bench.broker.in_memory_only() == {}
     bench.consumer()

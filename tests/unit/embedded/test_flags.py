@@ -37,7 +37,7 @@ def test_durations_in_go_syntax(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", "1", "x", "s", ".s", "1 s", " 1s", "1s ", "1d", "1S", "1e3s", "--1s", "9999999h"]
 )
-def test_what_is_no_duration(text: str) -> None:
+def test_texts_that_are_no_duration(text: str) -> None:
     with pytest.raises(BadValue, match="parse error"):
         goflag.parse_duration(text)
 
@@ -277,7 +277,7 @@ def test_config_file_mistakes(tmp_path: Path, text: str, reason: str) -> None:
         ("colour", "; 'log_level' and others are known, see -help"),
     ],
 )
-def test_what_nothing_reads_is_one_warning_each(tmp_path: Path, key: str, meant: str) -> None:
+def test_each_flag_without_effect_is_one_warning(tmp_path: Path, key: str, meant: str) -> None:
     warnings: list[str] = []
     config = _config(tmp_path, f"max_rdy_count = 9\n{key} = 1\n")
     flags.parse(NsqdOptions, [config], warnings.append)

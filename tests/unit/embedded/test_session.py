@@ -364,7 +364,7 @@ def test_rights_are_asked_for_again_when_they_have_run_out() -> None:
         ),
     ],
 )
-def test_what_auth_refuses(data: bytes, answer: bytes) -> None:
+def test_commands_that_auth_refuses(data: bytes, answer: bytes) -> None:
     pair, _ = with_auth({"ttl": 10, "authorizations": [PERMISSION]})
     assert pair.talk(data)[-1] == answer
     assert pair.session.closed

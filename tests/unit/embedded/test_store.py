@@ -124,7 +124,7 @@ def test_messages_of_a_topic_go_on_to_all_its_channels(tmp_path: Path) -> None:
     assert [channel.depth for channel in found.channels.values()] == [1, 1, 1]
 
 
-def test_what_waited_in_a_topic_that_is_not_paused_reaches_all_its_channels(
+def test_messages_that_waited_in_an_unpaused_topic_reach_all_its_channels(
     tmp_path: Path,
 ) -> None:
     store = make_store(tmp_path)
@@ -215,7 +215,7 @@ def test_an_nsqd_dat_that_the_disk_does_not_take_stays_as_it_was(
     assert os.listdir(tmp_path) == ["nsqd.dat"]
 
 
-def test_what_cannot_be_opened_is_no_empty_nsqd_dat(tmp_path: Path) -> None:
+def test_an_nsqd_dat_that_cannot_be_opened_is_not_taken_for_empty(tmp_path: Path) -> None:
     (tmp_path / "nsqd.dat").mkdir()
     text = f"failed to load metadata - failed to read metadata from {tmp_path}/nsqd.dat - read "
     with pytest.raises(StartError, match=re.escape(text) + ".*: is a directory"):
@@ -226,7 +226,7 @@ def test_what_cannot_be_opened_is_no_empty_nsqd_dat(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["null", "{}", '{"topics":null}', '{"topics":[null,{}]}'])
-def test_what_is_missing_in_nsqd_dat_is_empty(tmp_path: Path, content: str) -> None:
+def test_a_field_missing_in_nsqd_dat_is_empty(tmp_path: Path, content: str) -> None:
     (tmp_path / "nsqd.dat").write_text(content)
     assert reloaded(tmp_path).topics == {}
 

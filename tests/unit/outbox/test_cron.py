@@ -54,7 +54,7 @@ def times(text: str, zone: str, after: str, count: int) -> list[str]:
         (None, "it must be a str such as"),
     ],
 )
-def test_what_debian_s_cron_refuses_is_refused_by_name(text: object, says: str) -> None:
+def test_a_text_that_debian_s_cron_refuses_is_refused_by_name(text: object, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Cron(text, UTC_ZONE)
     assert says in str(caught.value)
@@ -164,7 +164,7 @@ def test_the_last_time_of_a_long_while() -> None:
     assert Cron("0 0 29 2 *", UTC_ZONE).last(at("2026-01-01T00:00"), now) == at("2026-01-01T00:00")
 
 
-def test_as_another_reader_of_debian_s_texts() -> None:
+def test_cron_texts_mean_the_same_to_another_reader_of_debian_s_texts() -> None:
     chance = random.Random(10)
     ranges = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 

@@ -17,7 +17,7 @@ def test_an_error_before_the_call_is_told_as_such() -> None:
 
 
 @pytest.mark.parametrize("error", [Reject("no key"), Discard(), Requeue(5), KeyboardInterrupt()])
-def test_what_says_itself_what_it_means_stays(error: BaseException) -> None:
+def test_an_error_with_a_meaning_of_its_own_stays(error: BaseException) -> None:
     with pytest.raises(type(error)) as caught, unless_called(print):
         raise error
     assert caught.value is error

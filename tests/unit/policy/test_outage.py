@@ -89,14 +89,16 @@ def test_a_publish_without_an_answer_is_silence_from_its_beginning() -> None:
     ],
 )
 @pytest.mark.parametrize("silent", [SILENT, math.inf])
-def test_what_does_not_help_to_try_again_is_one_at_once(error: NSQError, silent: float) -> None:
+def test_an_error_that_a_retry_cannot_mend_is_an_outage_at_once(
+    error: NSQError, silent: float
+) -> None:
     it = outage(silent, silent)
     it.begun(A, 10.0)
     it.failed(A, 10.0, 10.1, error, silent=False)
     assert it.due([A]) <= 10.1
 
 
-def test_it_takes_all_of_them() -> None:
+def test_an_outage_needs_the_failure_of_all_nsqds() -> None:
     it = outage()
     refuse(it, A, 10.0)
     assert it.due([A, B]) == math.inf
@@ -119,7 +121,7 @@ def test_no_address_at_all_is_silence() -> None:
     assert it.due([]) == math.inf
 
 
-def test_what_is_listed_no_more_is_forgotten() -> None:
+def test_an_nsqd_that_is_no_longer_listed_is_forgotten() -> None:
     it = outage()
     refuse(it, A, 10.0)
     it.begun(None, 10.0)

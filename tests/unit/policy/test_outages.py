@@ -368,7 +368,7 @@ def test_full_jitter_and_functions_have_no_other_chance() -> None:
     assert min(pauses) < 0.2 and max(pauses) > 1.8
 
 
-def test_what_is_known_is_bounded_and_the_oldest_goes_first() -> None:
+def test_the_number_of_known_messages_is_bounded_and_the_oldest_goes_first() -> None:
     evidence = Evidence()
     for key in range(MOST_KNOWN):
         evidence.failed(key, 1, 0.0)

@@ -14,7 +14,7 @@ from gnsqsync.policy.rate import RateLimit
     burst=st.integers(1, 1000),
     steps=st.lists(st.tuples(st.floats(0, 5), st.integers(0, 50)), max_size=60),
 )
-def test_it_grants_at_most_rate_and_burst_in_any_time(
+def test_a_limit_grants_at_most_rate_and_burst_in_any_time(
     rate: float, burst: int, steps: list[tuple[float, int]]
 ) -> None:
     limit = RateLimit(rate, burst)

@@ -344,7 +344,7 @@ def test_a_join_moves_no_more_than_it_must() -> None:
         assert list(changes.values()) == [1]
 
 
-def test_what_was_idle_before_a_pause_is_so_after_it() -> None:
+def test_a_node_idle_before_a_pause_is_idle_after_it() -> None:
     cluster = Cluster(8, "ab")
     cluster.update_busy("a", 10)
     cluster.rdy.paused = True
@@ -613,7 +613,7 @@ def test_empty_nodes_leave_most_of_the_time_to_a_full_one() -> None:
     assert handled >= 0.9 * 20_000
 
 
-def test_of_all_turns_the_longest_ends_for_a_node_of_a_lowered_limit() -> None:
+def test_the_longest_turn_ends_for_a_node_of_a_lowered_limit() -> None:
     cluster = Cluster(2, "abc")
     first, second = (node for node, rdy in cluster.levels.items() if rdy)
     cluster.handle(first)
@@ -867,7 +867,7 @@ def test_lowered_rdy_counts_until_it_can_have_arrived() -> None:
     assert not cluster.rdy.waiting
 
 
-def test_what_was_on_the_wire_is_found_in_flight_then() -> None:
+def test_messages_that_were_on_the_wire_are_found_in_flight() -> None:
     cluster = Cluster(10, "a", transit=0.5)
     cluster.join("b")
     cluster.update()
@@ -896,7 +896,7 @@ def test_a_test_moves_on_after_the_transit() -> None:
     assert change[1] == 1 and change[0] != first
 
 
-def test_what_was_lowered_twice_counts_as_before_the_first_time() -> None:
+def test_rdy_lowered_twice_counts_as_before_the_first_time() -> None:
     cluster = Cluster(12, "a", transit=0.5)
     cluster.join("b")
     cluster.update()

@@ -47,7 +47,7 @@ def turn(state: TurnState) -> Turn:
         (OPEN, 12, 2, WAITS, True),
     ],
 )
-def test_what_came_and_what_is_answered_moves_a_turn(
+def test_arrivals_and_answers_move_a_turn(
     state: TurnState, received: int, in_flight: int, following: TurnState, ends: bool
 ) -> None:
     at = turn(state)

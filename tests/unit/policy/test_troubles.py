@@ -67,7 +67,7 @@ def test_one_that_comes_and_goes_is_told_a_few_times_and_then_at_intervals() -> 
     assert troubles.at(5000).began("a", "away") is not None
 
 
-def test_what_does_not_last_is_told_a_few_times_and_then_with_a_count() -> None:
+def test_repeated_troubles_are_logged_a_few_times_and_then_with_a_count() -> None:
     troubles = Timed()
     told = []
     for number in range(100_000):

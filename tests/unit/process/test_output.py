@@ -43,7 +43,7 @@ def test_a_closed_stream_drops_lines_beside_work() -> None:
     mention(stream, "a line")
 
 
-def test_what_is_left_at_the_end_of_a_command(
+def test_unwritten_output_at_the_end_of_a_command(
     left: TextIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout", left)

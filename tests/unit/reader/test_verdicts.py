@@ -98,6 +98,6 @@ def test_bad_rules(options: dict[str, Any], says: str) -> None:
     "options",
     [{"retry_on": ValueError}, {"backoff": False}, {"max_age": 5, "on_expired": "discard"}],
 )
-def test_what_is_about_handlers_needs_one(options: dict[str, Any]) -> None:
+def test_options_about_handlers_need_a_handler(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="is for handlers; this Reader has none"):
         Reader("t", "c", nsqd_tcp_addresses="127.0.0.1:4150", **options)

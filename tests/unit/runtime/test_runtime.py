@@ -268,7 +268,7 @@ def test_gather_lets_those_run_that_are_ready() -> None:
 
 
 @pytest.mark.parametrize("name", ["gather", "rough latch"])
-def test_what_is_killed_in_a_bare_switch_is_not_switched_to_again(name: str) -> None:
+def test_a_greenlet_killed_in_a_bare_switch_is_not_switched_to_again(name: str) -> None:
     """The wake-up that was on its way must not end the wait that comes next."""
     runtime = choose("gevent")
     latch = runtime.rough_latch()

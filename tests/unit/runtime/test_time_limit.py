@@ -298,7 +298,7 @@ def test_without_a_limit_ctypes_is_not_loaded() -> None:
     assert run_script(script) == "False"
 
 
-def test_where_a_task_is(runtime: Runtime) -> None:
+def test_the_place_where_a_task_is(runtime: Runtime) -> None:
     latch = runtime.latch()
     began = runtime.latch()
 

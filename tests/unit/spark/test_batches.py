@@ -48,7 +48,7 @@ def parquet_files(path: Path) -> list[Path]:
     return sorted(path.rglob("*.parquet"))
 
 
-def test_of_two_runs_at_a_time_one_counts_the_rows(tmp_path: Path) -> None:
+def test_one_of_two_concurrent_runs_counts_the_rows(tmp_path: Path) -> None:
     rows: Any = None
     first, second = writer(tmp_path), writer(tmp_path)
     first.meanwhile = second

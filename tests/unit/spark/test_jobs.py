@@ -34,7 +34,7 @@ def test_a_full_disk_is_told_with_what_to_do() -> None:
     [
         (lambda path: compaction.compact(path), "OPTIMIZE delta.`"),
         (lambda path: find(Place.of(path, None)), 'spark.read.format("delta").load("'),
-        (lambda path: load(path), "gnsqsync rollup ARCHIVE ROLLUP"),
+        (lambda path: load(path), "gnsqsync spark rollup ARCHIVE ROLLUP"),
     ],
     ids=["compact", "rollup and replay", "report"],
 )
@@ -53,7 +53,7 @@ def test_each_job_says_what_to_do_with_a_delta_table(
 def test_a_report_of_an_archive_names_the_two_commands(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     (tmp_path / "topic=t" / "date=2026-11-20").mkdir(parents=True)
-    with pytest.raises(ConfigError, match=f"run 'gnsqsync rollup {tmp_path} ROLLUP', then"):
+    with pytest.raises(ConfigError, match=f"run 'gnsqsync spark rollup {tmp_path} ROLLUP', then"):
         load(str(tmp_path))
 
 
@@ -80,7 +80,7 @@ def test_times(text: str, found: datetime) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2h30m", "2026-13-01", "99999999999d", "-2h"])
-def test_what_is_no_time(text: str) -> None:
+def test_texts_that_are_no_time(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a time: write 2026-11-20"):
         parse_time(text, NOW)
 
@@ -223,9 +223,9 @@ def test_commands_explain_themselves_without_spark() -> None:
     out = run_script("""
         import sys
         from gnsqsync.cli import main
-        for name in ("archive", "compact", "rollup", "report", "spark-script"):
-            assert main([name, "--help"]) == 0
-        assert main(["spark-script"]) == 0
+        for name in ("archive", "compact", "rollup", "report", "script"):
+            assert main(["spark", name, "--help"]) == 0
+        assert main(["spark", "script"]) == 0
         loaded = {name.split(".")[0] for name in sys.modules}
         assert not loaded & {"pyspark", "pyarrow", "matplotlib", "numpy"}, loaded
     """)

@@ -63,7 +63,7 @@ def test_durations(text: str, seconds: float) -> None:
     assert parse(maxTriggerDelay=text).max_trigger_delay == seconds
 
 
-def test_where_an_nsqd_has_its_http() -> None:
+def test_the_http_address_of_an_nsqd() -> None:
     def nsqds(**options: str) -> tuple[tuple[str, str], ...]:
         return parse(lookupdHttpAddresses=None, **options).nsqds
 
@@ -201,7 +201,7 @@ def test_names_are_told_as_they_were_typed() -> None:
         assert "lower case" not in str(caught.value)
 
 
-def test_what_spark_has_put_into_lower_case_is_told_so() -> None:
+def test_an_option_that_spark_put_into_lower_case_is_named() -> None:
     lower = {name.lower(): value for name, value in ENOUGH.items()}
     with pytest.raises(ConfigError) as caught:
         SourceOptions.parse({**lower, "nsqdtcpaddress": "x"}, streaming=True)

@@ -51,7 +51,7 @@ def test_plans_are_adopted_one_after_another(wal: Wal) -> None:
     assert second.next(epoch(3)) is None
 
 
-def test_of_two_drivers_one_stops(wal: Wal) -> None:
+def test_one_of_two_drivers_stops(wal: Wal) -> None:
     one, two = driver(wal), driver(wal)
     assert one.next(START) is two.next(START) is None
     one.create(epoch(1, 7), {})

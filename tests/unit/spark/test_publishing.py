@@ -275,7 +275,7 @@ def test_a_deferred_message_that_is_refused_is_an_error_with_what_to_set() -> No
 # -- errors ----------------------------------------------------------------------------------------
 
 
-def test_what_is_not_confirmed_is_not_counted() -> None:
+def test_unconfirmed_rows_are_not_counted() -> None:
     sink, nsqd = publisher(max_batch_messages=2)
     sink.publish_batch(batch([b"1", b"2"]))
     nsqd.errors = [OutcomeUnknown("no answer")]

@@ -32,7 +32,7 @@ def test_an_empty_queue_is_a_success(caplog: pytest.LogCaptureFixture) -> None:
     assert not warned(caplog)
 
 
-def test_whoever_was_reached_need_not_have_had_anything(
+def test_a_reached_nsqd_need_not_have_had_messages(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Another consumer was faster."""

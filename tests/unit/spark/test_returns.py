@@ -69,7 +69,7 @@ def test_sources_are_judged_each_for_itself() -> None:
     assert returns.drained() == {B: 1}
 
 
-def test_of_what_nothing_is_known_is_in_doubt() -> None:
+def test_messages_of_unknown_fate_are_in_doubt() -> None:
     returns = Returns()
     assert returns.in_doubt(A, 1)
     assert not returns.is_finished(1)

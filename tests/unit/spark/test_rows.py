@@ -104,7 +104,7 @@ def test_bodies_are_compressed() -> None:
     assert len(made.encode()) < 10_000 < 100_000 < made.nbytes
 
 
-def test_what_is_no_entry_is_told() -> None:
+def test_a_broken_entry_of_the_log_is_reported() -> None:
     whole = entry(row(1)).encode()
     for broken in (b"", b"nothing of ours", whole[: len(whole) // 2]):
         with pytest.raises(BadEntry):

@@ -177,7 +177,7 @@ def test_new_folders_are_durable_before_what_is_in_them(
     assert disk.calls == ["fsync folder"] * 4 + ["fsync file", "link", "unlink", "fsync folder"]
 
 
-def test_what_a_killed_writer_left_is_not_listed_and_goes_with_the_folder(
+def test_files_of_a_killed_writer_are_not_listed_and_go_with_the_folder(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Died(Exception):

@@ -139,7 +139,7 @@ def test_a_restart_within_the_retention_deletes_nothing(store: Memory) -> None:
         assert wal.epochs() == list(range(run + 1))
 
 
-def test_what_a_killed_driver_did_not_delete_is_deleted_later(store: Memory) -> None:
+def test_entries_that_a_killed_driver_did_not_delete_are_deleted_later(store: Memory) -> None:
     wal = Wal(store, "s", retention=60)
     for epoch in (0, 1):
         wal.create(epoch, 0, 0, entry("a"))
@@ -187,7 +187,7 @@ def test_an_entry_is_read_once_and_new_ones_are_seen(store: Memory) -> None:
     assert store.read_entries() == ["s/e=0/p=0/000000.arrow", "s/e=0/p=0/000001.arrow"]
 
 
-def test_what_is_deleted_meanwhile_is_forgotten(store: Memory) -> None:
+def test_an_entry_deleted_meanwhile_is_forgotten(store: Memory) -> None:
     wal = Wal(store, "s", retention=0)
     wal.create(0, 0, 0, entry("a"))
     seen = Seen(wal, NSQD, "t")

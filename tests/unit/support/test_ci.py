@@ -314,7 +314,7 @@ def test_each_part_is_told_beside_the_minutes_that_are_kept(tmp_path: Path) -> N
     assert lines[told + 2].split()[1:] == ["2.5", "the", "README"]
 
 
-def test_what_fails_is_red_and_named_and_not_run_again(tmp_path: Path) -> None:
+def test_a_failed_test_is_red_and_named_and_not_run_again(tmp_path: Path) -> None:
     status, lines = ended(tmp_path, GOOD + BAD, campaigns=AGAIN)
     assert status == 1
     assert lines[-3] == "+ Failed: true && .venv/bin/pytest test_these.py"
@@ -348,7 +348,7 @@ def test_a_test_of_another_ring_has_a_second_chance_and_is_told(tmp_path: Path, 
     assert " 2 passed" in lines[-1]
 
 
-def test_what_fails_twice_is_red(tmp_path: Path) -> None:
+def test_a_test_that_fails_twice_is_red(tmp_path: Path) -> None:
     tests = "import pytest\npytestmark = pytest.mark.system\n" + BAD
     status, lines = ended(tmp_path, tests, parts="'.venv/bin/pytest -m system test_these.py'")
     assert status == 1
@@ -396,7 +396,7 @@ def test_a_campaign_without_time_is_told(tmp_path: Path) -> None:
     assert "1 passed" in lines[-1]
 
 
-def test_what_newer_pythons_say_is_told_at_the_end(tmp_path: Path) -> None:
+def test_warnings_of_newer_pythons_are_shown_at_the_end(tmp_path: Path) -> None:
     told = "told_of_new='    Python 3.15: the pure part passes\n'"
     status, lines = ended(tmp_path, GOOD, more=told)
     assert status == 0
@@ -406,7 +406,7 @@ def test_what_newer_pythons_say_is_told_at_the_end(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_unsure_for_too_long_is_told_at_the_end(tmp_path: Path) -> None:
+def test_tests_that_are_unsure_for_too_long_are_shown_at_the_end(tmp_path: Path) -> None:
     status, lines = ended(tmp_path, GOOD, unsure="one for 15 days\\ntwo for 20 days\\n")
     assert status == 0
     assert lines[-4:-1] == [

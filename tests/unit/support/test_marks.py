@@ -16,7 +16,7 @@ OTHERS = (*marks._REAL, *marks._INTEGRATIONS, *marks._STRUCK, *workers._SESSION_
 
 
 @pytest.mark.parametrize("line", [*LINES, *OTHERS])
-def test_it_names_something(line: str) -> None:
+def test_each_entry_names_an_existing_test(line: str) -> None:
     path, _, name = line.partition("::")
     assert (ROOT / path).is_dir() if path.endswith("/") else (ROOT / path).is_file()
     if name:

@@ -66,6 +66,6 @@ def test_a_failure() -> None:
     "text",
     ["emit", "nowhere:kill", "emit:explode", "emit#x:kill", "emit:delay", "emit:delay=x", ":kill"],
 )
-def test_what_is_no_fault_is_refused(text: str) -> None:
+def test_a_text_that_is_no_fault_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not point:action"):
         Faults(text)

@@ -48,7 +48,7 @@ def test_the_next_function_has_the_other_kind() -> None:
     assert {tuple(cell.values()) for cell in run} == set(product(WORLDS, servers.KINDS))
 
 
-def test_what_is_not_marked_is_run() -> None:
+def test_a_test_without_a_mark_is_run() -> None:
     items = [item(*cell, marked=False) for cell in product(HOWS, WORLDS, servers.KINDS)]
     assert servers._whose_turn_it_is_not(items) == []
 

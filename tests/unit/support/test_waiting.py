@@ -23,7 +23,7 @@ def test_the_first_true_result() -> None:
     assert pauses == [0.5] * 3
 
 
-def test_it_looks_once_more_after_the_last_pause() -> None:
+def test_a_wait_looks_once_more_after_the_last_pause() -> None:
     seen: list[str] = []
     late = eventually(lambda: seen, 0.01, sleep=lambda _: seen.append("late"))
     assert late == ["late"]
@@ -40,14 +40,14 @@ def test_without_a_word_it_shows_the_source_and_the_values() -> None:
     assert "with wanted = 2" in text
 
 
-def test_what_was_waited_for() -> None:
+def test_a_failed_wait_says_its_condition() -> None:
     seen: list[int] = []
     text = in_vain(lambda: seen, describe="a message")
     assert text.splitlines()[0] == "waited 0 s for: a message"
     assert "the last look gave []" in text
 
 
-def test_what_there_was_in_the_end() -> None:
+def test_a_failed_wait_shows_the_last_values() -> None:
     text = in_vain(lambda: False, describe=lambda: "the log of the server")
     assert "in the end there was:\nthe log of the server" in text
 

@@ -1,4 +1,4 @@
-"""Commands as bytes: the vectors of docs/protocol/frames#test-vectors, and what is refused."""
+"""Commands as bytes: the vectors of docs/protocol/commands#test-vectors, and what is refused."""
 
 from __future__ import annotations
 

@@ -139,8 +139,8 @@ def test_every_cut_in_two_gives_the_same_frames(sent: list[Fields | Reply], rest
 
 
 def slow_decode(stream: bytes, max_size: int) -> tuple[list[Fields], list[Reply], bool]:
-    """The rules of docs/protocol/frames#frame-layout and docs/protocol/frames#message-frame without
-    a thought of speed."""
+    """The rules of docs/protocol/commands#frame-layout and docs/protocol/commands#message-frame
+    without a thought of speed."""
     messages: list[Fields] = []
     found: list[Reply] = []
     while len(stream) >= 4:
@@ -205,7 +205,7 @@ def test_hostile_streams_end_at_the_same_frame_however_cut(
         (struct.pack(">i", 14) + b"E_BAD_PROTOCOL", "nsqlookupd's TCP port"),
     ],
 )
-def test_what_breaks_the_rules(stream: bytes, text: str) -> None:
+def test_streams_that_break_the_rules(stream: bytes, text: str) -> None:
     target = decoder()
     messages, found = target.feed(VECTOR + frames.encode_response(b"OK") + stream)
     assert len(messages) == 1 and found == [(0, b"OK")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gnsqsync.wire.pieces import Pieces
 
 
-def test_it_is_whole_when_it_has_what_it_needs() -> None:
+def test_pieces_are_whole_when_all_bytes_are_there() -> None:
     pieces = Pieces()
     pieces.begin(b"ab")
     pieces.need = 5

@@ -160,7 +160,7 @@ def test_a_cut_body_is_not_padded() -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"\xff" * 10, bytes(100), b"\0", record(9)[:20]])
-def test_what_a_crash_left_behind_the_last_message(garbage: bytes) -> None:
+def test_bytes_that_a_crash_left_behind_the_last_message(garbage: bytes) -> None:
     files = one_file().files
     files.contents[DATA % 0] += garbage
     bench = Bench(files)

@@ -62,7 +62,7 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-def test_what_a_full_disk_says(tmp_path: Path) -> None:
+def test_the_error_of_a_full_disk(tmp_path: Path) -> None:
     name = "t:c.diskqueue.000000.dat"
     queue = real_queue(tmp_path)
     (tmp_path / name).symlink_to("/dev/full")
