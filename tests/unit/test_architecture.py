@@ -19,8 +19,8 @@ CLASS_LINES, CLASS_METHODS, FUNCTION_LINES = 400, 25, 60
 
 # Classes and functions beyond the limits, with their sizes.
 LARGE_CLASSES = {
-    "reader.reader.Reader": 661,
-    "writer.writer.Writer": 534,
+    "reader.reader.Reader": 660,
+    "writer.writer.Writer": 523,
     "reader.subscription.Subscription": 483,
     "writer.nsqd_pool.NsqdPool": 452,
     "reader.workers.Workers": 418,
@@ -29,9 +29,9 @@ LARGE_CLASSES = {
 CLASSES_OF_MANY_METHODS = {
     "reader.subscription.Subscription": 43,
     "reader.reader.Reader": 35,
-    "writer.writer.Writer": 31,
     "embedded.disk.queue.DiskQueue": 30,
     "writer.nsqd_pool.NsqdPool": 30,
+    "writer.writer.Writer": 30,
     "embedded.session.Session": 28,
     "embedded.server.NsqdServer": 27,
     "http.clients.NsqdHTTP": 27,
