@@ -110,7 +110,7 @@ class Calls(Generic[K, T]):
                 key, call = self._waiting.popleft()
             try:
                 outcome = Outcome[T](call())
-            except BaseException as error:
+            except BaseException as error:  # whoever takes the outcome raises it
                 self._ended.put((key, Outcome[T](None, error)))
                 if ends_worker(error):
                     with self._mutex:

@@ -15,6 +15,7 @@ import selectors
 import socket
 import struct
 import sys
+import time
 from typing import Any
 
 __all__ = ["LONGEST_REQUEST", "NUMBER"]
@@ -88,6 +89,7 @@ def _become(request: dict[str, Any]) -> None:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    time.tzset()
     # In place of the folder in which this process began, as for a script and for -m.
     sys.path[0] = request["folder"]
     words = request["words"]

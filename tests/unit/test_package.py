@@ -17,15 +17,16 @@ PACKAGE = ROOT / "gnsqsync"
 WITH_A_CALENDAR = {"admin", "cli", "contrib", "django", "embedded", "daemon", "spark"}
 # In the place of nsqd, which says when it got a message; and what reads and writes such stamps.
 STAMPS = {
-    PACKAGE / "writer" / "eager.py",
+    PACKAGE / "testing" / "eager.py",
     PACKAGE / "dead_letters" / "letter.py",
     PACKAGE / "reader" / "death.py",
     PACKAGE / "reader" / "expiry.py",
     PACKAGE / "reader" / "timings.py",
-    PACKAGE / "service" / "cron.py",
-    PACKAGE / "service" / "due.py",
-    PACKAGE / "service" / "outbox_rows.py",
-    PACKAGE / "service" / "relay.py",
+    PACKAGE / "outbox" / "cron.py",
+    PACKAGE / "outbox" / "due.py",
+    PACKAGE / "outbox" / "outbox_rows.py",
+    PACKAGE / "outbox" / "relay.py",
+    PACKAGE / "cluster" / "looking.py",
 }
 WALL_CLOCK = {"time", "time_ns", "localtime", "gmtime", "ctime"}
 # Words that became keywords or may be mistaken for modules; pynsq had an argument "async".

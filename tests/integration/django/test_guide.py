@@ -21,7 +21,7 @@ COMMON |= {"--no-color", "--force-color", "--skip-checks"}
 @pytest.mark.parametrize(
     ("command", "title", "next_title"),
     [
-        ("nsq_consume", "manage.py nsq_consume", "nsq_publish and nsq_stat"),
+        ("nsq_consume", "manage.py nsq_consume", "nsq_publish, nsq_stat and nsq_doctor"),
         ("nsq_relay", "The outbox", "Tests"),
     ],
 )
