@@ -55,7 +55,7 @@ SERVERS = {
 }
 
 # The commands in the order of the help page, by heading. Those of Spark have their own heading.
-GROUPS = {
+GROUPS: Mapping[str, tuple[str, ...]] = {
     "Use": ("demo", "pub", "tail", "consume", "to-file"),
     "Operate": ("stat", "doctor", "topic", "channel", "dead-letters", "health", "exporter"),
     "Servers": ("cluster", *SERVERS),
@@ -110,7 +110,7 @@ class Commands(click.Group):
 class Program(Commands):
     """The outermost group: headings in its help page, and the old names of renamed commands."""
 
-    modules = COMMANDS
+    modules: Mapping[str, tuple[str, str]] = COMMANDS
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for heading, names in GROUPS.items():

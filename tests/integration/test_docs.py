@@ -353,7 +353,8 @@ def test_every_example_has_a_test() -> None:
     folder = ROOT / "tests" / "integration" / "sqlalchemy"
     sqlalchemy = [folder / "test_flask_relay.py", folder / "test_keys.py"]
     spark = [ROOT / "tests" / "spark" / f"test_{name}.py" for name in ("avro", "examples", "sql")]
-    tests = [Path(__file__), *spark, *sqlalchemy]
+    health = ROOT / "tests" / "component" / "reader" / "test_health_example.py"
+    tests = [Path(__file__), health, *spark, *sqlalchemy]
     text = "".join(path.read_text(encoding="utf-8") for path in tests)
     names = {path.name for path in EXAMPLES.glob("*.py")}
     assert names == {name for name in names if f'"{name}"' in text}

@@ -233,6 +233,13 @@ def test_a_topic_that_is_misspelt(cluster: Cluster, doctor: Doctor) -> None:
     assert doctor("order") == ["no_such_topic"]
 
 
+def _depth(client: NsqdHTTP) -> int:
+    """Return the messages that wait in the only channel of orders."""
+    return sum(
+        channel.depth for topic in client.stats("orders").topics for channel in topic.channels
+    )
+
+
 def test_an_ephemeral_channel_that_is_full(cluster: Cluster, doctor: Doctor) -> None:
     nsqd = cluster.nsqd(mem_queue_size=10)
     with Writer(nsqd.tcp_address) as writer, NsqdHTTP(nsqd.http_address) as client:
@@ -247,6 +254,7 @@ def test_an_ephemeral_channel_that_is_full(cluster: Cluster, doctor: Doctor) -> 
         eventually(lambda: bool(client.stats("orders").topics))
         writer.publish_many("orders", [b"x"] * 200)
         try:
+            eventually(lambda: _depth(client) == 10)
             assert doctor("orders")[0] == "drops"
         finally:
             ended.set()

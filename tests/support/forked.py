@@ -12,6 +12,7 @@ import json
 import os
 import runpy
 import selectors
+import signal
 import socket
 import struct
 import sys
@@ -105,6 +106,8 @@ def _become(request: dict[str, Any]) -> None:
 
 def main(number: str, *modules: str) -> None:
     control = socket.socket(fileno=int(number))
+    # Tests that nohup began ignore SIGHUP. A program does not inherit that here.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for module in modules:
         importlib.import_module(module)
     # A collection in a fork would write to, and so copy, all that was imported.
