@@ -334,26 +334,16 @@ def test_once():
 """
 
 
-@pytest.mark.parametrize("ring", ["system", "campaign"])
-def test_a_test_of_another_ring_has_a_second_chance_and_is_told(tmp_path: Path, ring: str) -> None:
+@pytest.mark.parametrize("ring", ["first", "system", "campaign"])
+def test_one_failure_is_red_in_each_ring(tmp_path: Path, ring: str) -> None:
     part = f"'.venv/bin/pytest -m {ring} test_these.py'"
     tests = GOOD + f"import pytest\npytestmark = pytest.mark.{ring}\n" + ONCE
-    # The README's command, which has no second chance, meets it as one that passes.
+    # The README's command runs the same file before, and passes.
     (tmp_path / "seen").touch()
     status, lines = ended(tmp_path, tests, parts=f"'rm seen' {part}")
-    assert status == 0, lines
-    assert "+ 1 failed, and run once more, alone" in lines
-    told = lines.index("+ Needed a second chance:")
-    assert lines[told + 1] == "    test_these.py::test_once"
-    assert " 2 passed" in lines[-1]
-
-
-def test_a_test_that_fails_twice_is_red(tmp_path: Path) -> None:
-    tests = "import pytest\npytestmark = pytest.mark.system\n" + BAD
-    status, lines = ended(tmp_path, tests, parts="'.venv/bin/pytest -m system test_these.py'")
     assert status == 1
-    assert lines[-2].startswith("    FAILED test_these.py::test_bad - ")
-    assert lines.count("+ 1 failed, and run once more, alone") == 1
+    assert lines[-2].startswith("    FAILED test_these.py::test_once - ")
+    assert "1 failed, 1 passed" in lines[-1]
 
 
 def test_the_parts_behind_one_that_fails_are_run_and_the_campaigns_are_not(tmp_path: Path) -> None:
