@@ -189,7 +189,7 @@ class SharedPoll(Generic[Found]):
         try:
             return self._runtime.spawn(f"nsq-lookup {self.url}", self._run)
         except RuntimeError as error:
-            raise NoThread(f"no thread asks {self.url}: {error}") from error
+            raise NoThread(f"{self.url}: {error}") from error
 
     def _run(self) -> None:
         troubles().uses(self.url, self, self._question.what)

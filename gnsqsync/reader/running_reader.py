@@ -347,8 +347,12 @@ class RunningReader:
             self._discovery.add(url)
         except NoThread as error:
             # As in a dial without a thread: the next try may find one.
-            name, fields = self._setup.name, self._setup.log_fields
-            log.warning("%s: %s; it is tried again each second", name, error, extra=fields)
+            log.warning(
+                "%s: no thread asks an nsqlookupd: %s; it is tried again each second",
+                self._setup.name,
+                error,
+                extra=self._setup.log_fields,
+            )
             self._timer.after(_AGAIN_SECONDS, again)
 
     def remove_lookupd(self, url: str) -> None:
