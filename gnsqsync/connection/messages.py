@@ -124,9 +124,16 @@ class Messages:
     def _stand_aside(self) -> None:
         """Let the worker read, and return when the turn has come back."""
         self._turn.lend()
+        if not self._connection.worker_may_read:
+            # The permission ended just before: its recall met a turn that was not lent.
+            self._turn.recall()
         while not self._turn.look():
             pass
         self._stream.set_read_timeout(self._silence)
+
+    def recall(self) -> None:
+        """Let the reading thread read again, as soon as the worker has released the turn."""
+        self._turn.recall()
 
     def read_for_worker(self) -> list[Message]:
         """Receive the next messages in place of the reading thread. Called by the worker.

@@ -203,6 +203,8 @@ class Publishes:
                 sound = True
                 if send_queue.commands:
                     send_queue.flush()
+                if not slot.done and not self._shorten(deadline):
+                    return
         except (OSError, NSQError) as error:
             self._turn.fail(slot, error)
         except BaseException as error:
@@ -214,6 +216,19 @@ class Publishes:
                     send_queue.break_off(failure)
                 self._turn.fail(slot, failure)
             raise
+
+    def _shorten(self, deadline: float) -> bool:
+        """Keep the read timeout within the deadline after a chunk. Return False if it has passed.
+
+        Each receive waits for the whole read timeout. So a heartbeat, or the answer to another
+        publish, would otherwise extend the wait of the publisher that reads.
+        """
+        left = deadline - _EXACT_SECONDS - self.replies.last_frame_at
+        if left < self._stream.read_timeout:
+            if left <= 0:
+                return False
+            self._stream.set_read_timeout(left / 2)
+        return True
 
     def _follow(self, slot: PublishSlot, started: float, deadline: float) -> bool:
         """Wait for the outcome or the turn to read. Return True if the caller has the turn."""

@@ -74,7 +74,7 @@ class Discovery(Generic[Found]):
     def add(self, url: str) -> None:
         """Ask this nsqlookupd, too, from now on. Nothing changes if it is asked already.
 
-        Raises ConfigError if the options do not fit, and RuntimeError without a thread.
+        Raises ConfigError if the options do not fit, and NoThread if no thread can be started.
         """
         if self._stopped or url in self._places:
             return

@@ -22,7 +22,7 @@ from gnsqsync.runtime.troubles import AWAY, duration, more, troubles, used_by
 if TYPE_CHECKING:
     from gnsqsync.http.clients import LookupdHTTP
 
-__all__ = ["Asker", "SharedPoll", "share"]
+__all__ = ["Asker", "NoThread", "SharedPoll", "share"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.lookupd")
 
@@ -33,6 +33,10 @@ _FRESH_SECONDS = 1.0
 # Polls of this process that have askers. No lock: single operations on a dict are atomic. A key
 # begins with the process id, so that a forked child shares none of its parent's.
 _polls: dict[Hashable, SharedPoll[Any]] = {}
+
+
+class NoThread(RuntimeError):
+    """The process is short of threads, so that nobody asks an nsqlookupd."""
 
 
 @dataclass(slots=True, eq=False)
@@ -120,7 +124,7 @@ class SharedPoll(Generic[Found]):
     def take(self, asker: Asker[Found]) -> bool:
         """Add an asker, and start the thread if there is none. Return False if the poll is over.
 
-        Raises RuntimeError if no thread can be started.
+        Raises NoThread if no thread can be started.
         """
         with self._lock:
             if self.over:
@@ -182,7 +186,10 @@ class SharedPoll(Generic[Found]):
     # -- the poll thread ---------------------------------------------------------------------
 
     def _spawn(self) -> Task:
-        return self._runtime.spawn(f"nsq-lookup {self.url}", self._run)
+        try:
+            return self._runtime.spawn(f"nsq-lookup {self.url}", self._run)
+        except RuntimeError as error:
+            raise NoThread(f"{self.url}: {error}") from error
 
     def _run(self) -> None:
         troubles().uses(self.url, self, self._question.what)
@@ -394,7 +401,7 @@ def share(
     """Return this process's poll for ``question`` there, with ``asker`` in it.
 
     ``key`` says which nsqlookupd is asked, and how. Runtimes of one kin share. Raises as
-    ``new_client``, and RuntimeError if no thread can be started.
+    ``new_client``, and NoThread if no thread can be started.
     """
     whole = (os.getpid(), runtime.kin, question, key)
     while True:

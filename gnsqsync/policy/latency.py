@@ -114,8 +114,8 @@ class RdyLevel:
     beside a stream stays tight. ``adaptive=False`` always asks for the whole share.
 
     With a rate limit, and in a turn, ``credit`` is the number of messages that may come beyond
-    those in flight; each message takes one off. The holder of the RDY allocator's lock sets it,
-    and the thread that reads counts it down. If both happen at once, the next setting corrects it.
+    those in flight. The holder of the RDY allocator's lock sets it with ``allow()``, as a total:
+    a message that comes during the decision takes one off, as any later message does.
 
     Any thread may set ``share``. ``allowed`` is the highest share so far, and so the most that nsqd
     was ever allowed to have in flight here. ``note()`` belongs to the thread that reads,
@@ -126,6 +126,7 @@ class RdyLevel:
     __slots__ = (
         "_adaptive",
         "_batch",
+        "_bound",
         "_connections",
         "_count",
         "_freshest",
@@ -146,7 +147,6 @@ class RdyLevel:
         "_total",
         "_youngest",
         "allowed",
-        "credit",
         "streaming",
     )
 
@@ -155,8 +155,8 @@ class RdyLevel:
         self.allowed: int = 0
         # True while it asks for batches or for the whole share.
         self.streaming: bool = not adaptive
-        # Messages that the rate limit allows beyond those in flight; None without a rate limit.
-        self.credit: int | None = None
+        # Total of messages at which the credit is used up; None without a credit.
+        self._bound: int | None = None
         self._adaptive = adaptive
         # Messages of a batch in a stream.
         self._batch = _ALL
@@ -208,6 +208,16 @@ class RdyLevel:
         self._round_trip = seconds
         self._divide()
 
+    @property
+    def credit(self) -> int | None:
+        """Number of messages that may come beyond those in flight; None for any number."""
+        bound = self._bound
+        return None if bound is None else max(0, bound - self._total)
+
+    def allow(self, messages: int | None, received: int = 0) -> None:
+        """Set the credit. ``received``: the total of messages from which ``messages`` count."""
+        self._bound = None if messages is None else received + messages
+
     def share_limit(self, together: JointRate, connections: int) -> None:
         """Set the number of connections that are judged together. Called by ``together``."""
         self._connections = connections
@@ -230,9 +240,9 @@ class RdyLevel:
         while they wait here. It would refill their places for ever, with messages that then time
         out in the same queue.
         """
-        share, credit = self._share, self.credit
-        if credit is not None and in_flight + credit < share:
-            share = in_flight + credit
+        share, bound = self._share, self._bound
+        if bound is not None and in_flight + bound - self._total < share:
+            share = in_flight + max(0, bound - self._total)
         if in_flight >= share:
             return share if in_flight == share else 0
         if not self.streaming:
@@ -247,8 +257,6 @@ class RdyLevel:
         clocks, so only changes of the age have a meaning.
         """
         self._total += count
-        if self.credit is not None:
-            self.credit = max(0, self.credit - count)
         if self._together is not None:
             self._together.add(now, count)
         if self._share == 1:

@@ -249,7 +249,9 @@ class RdyAllocator(Generic[Key]):
             node.idle = False
         if not node.turn.observe(now, node.received, node.in_flight):
             return False
-        # The caller sent RDY 0 before the answer.
+        # The caller sent RDY 0 before the answer, if the turn is sure.
+        if not node.turn.is_sure:
+            node.hold(now, self._transit)
         node.rdy = 0
         return True
 
@@ -270,14 +272,14 @@ class RdyAllocator(Generic[Key]):
         for node in self._nodes.values():
             node.turn.stop()
             if self.takes_turns and node.rdy:
-                self._begin_turn(node, now)
+                self._begin_turn(node, now, raised=False)
             elif regime is Regime.SHARE:
                 # A look was too short to call a node idle in a share.
                 node.restart(now)
 
-    def _begin_turn(self, node: RdyNode[Key], now: float) -> None:
+    def _begin_turn(self, node: RdyNode[Key], now: float, *, raised: bool) -> None:
         most = 1 if self.one_message else self._most_messages
-        node.turn.begin(now, node.received, node.in_flight, most)
+        node.turn.begin(now, node.received, node.in_flight, most, raised=raised)
         self.begun[node.key] = node.turn.left(node.received)
 
     def turn_left(self, key: Key) -> int:
@@ -352,7 +354,7 @@ class RdyAllocator(Generic[Key]):
                 self._looks.ended_empty(len(nodes))
             if node.target:
                 # The turn goes on: no other node wants the slot.
-                self._begin_turn(node, now)
+                self._begin_turn(node, now, raised=False)
 
     # Second step: the grants.
 
@@ -401,7 +403,7 @@ class RdyAllocator(Generic[Key]):
                     node.restart(now)
                 node.rdy = rdy
                 if self.takes_turns:
-                    self._begin_turn(node, now)
+                    self._begin_turn(node, now, raised=True)
         return lowered + raised
 
     @staticmethod
@@ -427,10 +429,7 @@ class RdyAllocator(Generic[Key]):
         if not rdy:
             node.turn.stop()
             self.begun.pop(node.key, None)
-        if node.transit > 0:
-            node.held = max(node.held, node.rdy)
-            # With RDY 1, a single message can be late. With more, as many would exceed the limit.
-            node.held_until = now + (node.transit if node.rdy == 1 else self._transit)
+        node.hold(now, self._transit)
         node.rdy = rdy
         # A node that still has its turn, and lost RDY because others use up the limit, keeps its
         # place in the queue.

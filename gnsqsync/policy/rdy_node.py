@@ -71,6 +71,13 @@ class RdyNode(Generic[Key]):
         if self.held_until <= now:
             self.held = 0
 
+    def hold(self, now: float, longest: float) -> None:
+        """Count its RDY as used until nsqd surely has a lower one, in ``longest`` seconds."""
+        if self.transit > 0:
+            self.held = max(self.held, self.rdy)
+            # With RDY 1, a single message can be late. With more, as many would exceed the limit.
+            self.held_until = now + (self.transit if self.rdy == 1 else longest)
+
     def restart(self, now: float) -> None:
         """Give it a new chance to show that it has messages."""
         self.busy_at = now

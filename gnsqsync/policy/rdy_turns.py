@@ -8,7 +8,9 @@ of the handler. The last answer ends the turn: RDY 0 leaves before the answer, i
 nsqd cannot send another message, and the slot is free at once.
 
 An nsqd that has nothing loses its turn after a *look*. While its RDY 0 is on the way, a message may
-be on the way here, so the slot counts as used until RDY 0 has arrived (``RdyNode.transit``).
+be on the way here, so the slot counts as used until RDY 0 has arrived (``RdyNode.transit``). The
+same holds at the end of a turn that began with RDY up: its last answer may have left before the
+number of its messages was known, and so before RDY 0 (``Turn.is_sure``).
 """
 
 from __future__ import annotations
@@ -86,6 +88,7 @@ class Turn:
         "_next",
         "_seen",
         "began_at",
+        "is_sure",
         "looks_since",
         "messages",
         "rests_until",
@@ -106,6 +109,9 @@ class Turn:
         # Number of messages received before the turn, and before the look.
         self._before = 0
         self._seen = 0
+        # True if RDY 0 leaves before the answer to the last message of the turn: the number of its
+        # messages was known before nsqd could send one.
+        self.is_sure: bool = False
         # Looks in a row that found nothing, and turns in a row that used all their messages.
         self._empty = 0
         self._full = 0
@@ -115,17 +121,19 @@ class Turn:
         """True unless the last turn found nothing. A new nsqd counts as one with messages."""
         return not self._empty
 
-    def begin(self, now: float, received: int, in_flight: int, most: int) -> None:
+    def begin(self, now: float, received: int, in_flight: int, most: int, *, raised: bool) -> None:
         """Begin with RDY 1.
 
         ``received``: number of messages that the nsqd has sent so far. ``most``: upper bound of the
-        messages of the turn.
+        messages of the turn. ``raised``: False if nsqd has RDY already.
         """
+        last = self._before + self.messages
         self.state = TurnState.OPEN if in_flight else TurnState.LOOKS
         self.began_at = self.looks_since = now
         self._before = received - (in_flight > 0)
         self._seen = received
         self.messages = min(most, self._next)
+        self.is_sure = raised or (self.is_sure and self._before + self.messages >= last)
 
     def left(self, received: int) -> int:
         """Return how many messages the turn still allows."""
@@ -183,6 +191,7 @@ class Turn:
     def stop(self) -> None:
         """End a turn because its slot was taken away, or because no turns are needed."""
         self.state = TurnState.WAITS
+        self.is_sure = False
 
 
 class Looks:

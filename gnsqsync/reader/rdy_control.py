@@ -120,7 +120,7 @@ class RdyControl:
             received = connection.received
             loads[address] = Load(len(connection.in_flight), connection.last_message_at, received)
         changes = self.allocator.update(now, loads)
-        freed = [] if self._rate is not None else self._bound_turns()
+        freed = [] if self._rate is not None else self._bound_turns(loads)
         changed = []
         for address, rdy in changes:
             connection = self.connections[address]
@@ -132,13 +132,18 @@ class RdyControl:
         if self._worker_may_read:
             alone = len(self.connections) == 1 and not self.allocator.one_message
             for connection in self.connections.values():
+                could_read = connection.worker_may_read
                 connection.worker_may_read = alone and connection.level.share == 1
+                if could_read and not connection.worker_may_read:
+                    # A message that nobody reads is not counted, and its slot would be given away.
+                    connection.messages.recall()
         return changed + freed
 
-    def _bound_turns(self) -> list[SubscribedConnection]:
+    def _bound_turns(self, loads: dict[Address, Load]) -> list[SubscribedConnection]:
         """Allow each turn its messages, so that RDY 0 leaves before the answer to the last one.
 
-        Return the connections for which this bound has ended.
+        ``loads``: those by which the turns were decided. Return the connections for which this
+        bound has ended.
         """
         begun, takes_turns = self.allocator.begun, self.allocator.takes_turns
         freed = []
@@ -146,12 +151,12 @@ class RdyControl:
             level = connection.level
             if not takes_turns:
                 if level.credit is not None:
-                    level.credit = None
+                    level.allow(None)
                     freed.append(connection)
             elif address in begun:
-                level.credit = begun[address]
+                level.allow(begun[address], loads[address].received)
             elif level.credit is None:
-                level.credit = 0
+                level.allow(0)
         return freed
 
     def _grant(self, rate: RateLimit, now: float) -> list[SubscribedConnection]:
@@ -160,7 +165,8 @@ class RdyControl:
         Each connection gets at least one, because any of them may be the one with messages. With
         more nsqds than tokens, each may send a message too many; the next tokens then come later.
         """
-        received = self.received
+        counts = {address: c.received for address, c in self.connections.items()}
+        received = sum(counts.values(), self._past["received"])
         rate.take(received - self._counted, now)
         self._counted = received
         tokens = rate.tokens(now)
@@ -170,7 +176,7 @@ class RdyControl:
             granted = max(each + (number < more), 1) if tokens else 0
             if self.allocator.takes_turns:
                 granted = min(granted, self.allocator.turn_left(connection.address))
-            connection.level.credit = granted
+            connection.level.allow(granted, counts[connection.address])
         self.rate_at = rate.next_at(now) if sharing and not tokens else None
         changed = []
         for connection in self.connections.values():

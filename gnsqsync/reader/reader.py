@@ -529,7 +529,7 @@ class Reader:
 
     def _want_lookupd(self, run: RunningReader, url: str) -> None:
         if url in self._lookupds:
-            run.add_lookupd(url)
+            run.add_lookupd(url, lambda: self._want_lookupd(run, url))
         else:
             run.remove_lookupd(url)
 

@@ -12,9 +12,11 @@ import logging
 import math
 import os
 import random
+from collections.abc import Callable
 
 from gnsqsync.discovery.polling import Discovery
 from gnsqsync.discovery.questions import nsqds_of
+from gnsqsync.discovery.shared_poll import NoThread
 from gnsqsync.errors import ClosedError
 from gnsqsync.reader.advice import advise
 from gnsqsync.reader.batches import Batches
@@ -46,6 +48,8 @@ _CLOSE_WAIT_SECONDS = 2.0
 _NOTICE_SECONDS = 0.5
 # Seconds between two wake-ups of a thread that waits for a stop; see _next_word.
 _WAKE_SECONDS = 1.0
+# Seconds after which a thread for an nsqlookupd is started that could not be started before.
+_AGAIN_SECONDS = 1.0
 # Seconds that a handler at work has at the end of the interpreter.
 _EXIT_SECONDS = 0.5
 # Seconds that a handler at work has after Ctrl-C.
@@ -336,9 +340,20 @@ class RunningReader:
 
     # -- servers ---------------------------------------------------------------------------------
 
-    def add_lookupd(self, url: str) -> None:
+    def add_lookupd(self, url: str, again: Callable[[], None]) -> None:
+        """Ask this nsqlookupd. If no thread can be started, the timer calls ``again``."""
         self.subscription.discovers = True
-        self._discovery.add(url)
+        try:
+            self._discovery.add(url)
+        except NoThread as error:
+            # As in a dial without a thread: the next try may find one.
+            log.warning(
+                "%s: no thread asks an nsqlookupd: %s; it is tried again each second",
+                self._setup.name,
+                error,
+                extra=self._setup.log_fields,
+            )
+            self._timer.after(_AGAIN_SECONDS, again)
 
     def remove_lookupd(self, url: str) -> None:
         self._discovery.remove(url)

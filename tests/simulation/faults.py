@@ -187,8 +187,8 @@ FAULTS: dict[str, DeliberateFault] = {
     "a turn without a bound": _fault(
         "with more nsqds than max_in_flight a full one sends on and on",
         "reader.rdy_control",
-        "                level.credit = begun[address]\n",
-        "                level.credit = None\n",
+        "                level.allow(begun[address], loads[address].received)\n",
+        "                level.allow(None)\n",
     ),
     "a child that uses its parent's connections": _fault(
         "a forked worker mixes its publishes with those of its parent",

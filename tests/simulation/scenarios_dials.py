@@ -188,3 +188,18 @@ def scenario_one_that_leaves_during_a_question_does_not_cut_it_for_others(world:
     assert world.now - began < 0.5
     world.eventually(lambda: staying.stats().connections, 1.5)
     assert not [line for line in world.logged("WARNING") if "lookup" in line]
+
+
+def scenario_an_nsqlookupd_that_is_added_without_threads_is_asked_later(world: World) -> None:
+    """As an nsqd whose dial finds no thread: the call returns, and the Reader tries again."""
+    lookupd = world.lookupd()
+    nsqd = world.nsqd()
+    got: list[bytes] = []
+    reader = world.reader(lambda message: got.append(message.body), world.nsqd())
+    world.writer(nsqd).publish("t", b"x")
+    until = world.now + 5
+    world.scheduler.refuses_thread = lambda name: world.now < until and "nsq-lookup" in name
+    reader.add_lookupd(lookupd.url)
+    world.sleep(4)
+    assert not got
+    world.eventually(lambda: got == [b"x"], 5)

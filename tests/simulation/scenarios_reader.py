@@ -586,3 +586,25 @@ def scenario_a_handler_that_takes_longer_than_its_limit_has_failed(world: World)
     world.eventually(lambda: reader.stats().finished == 1, 90)
     assert ended == ["1 ended", "returned", "2 ended"]
     assert reader.stats().requeued == 1
+
+
+def scenario_the_reading_thread_reads_again_when_a_second_nsqd_joins(world: World) -> None:
+    """A message that nobody reads would use a slot that another nsqd has, too."""
+    lent: list[bool] = []
+
+    def is_lent() -> bool:
+        connections: Any = reader._running().subscription.connections()
+        return any(c.messages._turn.is_lent for c in connections)
+
+    def handler(message: Message) -> None:
+        if message.body == b"19":
+            lent.append(is_lent())
+            reader.add_nsqd(second.address)
+            world.eventually(lambda: len(reader._running().subscription.connections()) == 2)
+            lent.append(is_lent())
+
+    first, second = world.nsqd(), world.nsqd()
+    world.writer(first).publish_many("t", [str(number).encode() for number in range(20)])
+    reader = world.reader(handler, first, concurrency=1, max_in_flight=1)
+    world.eventually(lambda: len(lent) == 2)
+    assert lent == [True, False]

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 
 from gnsqsync.errors import NotSent, OutcomeUnknown, PublishError
+from gnsqsync.wire.frames import encode_response
 from tests.simulation.scenario import World
 
 POLICIES = ("round_robin", "failover")
@@ -293,3 +294,16 @@ def scenario_who_was_slow_and_falls_silent_is_dialled_by_the_next_publish(world:
     assert took > 1.9
     world.sleep(60)
     writer.publish("t", b"x")
+
+
+def scenario_a_heartbeat_does_not_extend_the_wait_for_an_answer(world: World) -> None:
+    """Answers to others, too, come while the publisher that reads waits for its own."""
+    nsqd = world.nsqd()
+    writer = world.writer(nsqd)
+    writer.publish("t", b"x")
+    nsqd.freeze(10)
+    (client,) = nsqd.clients
+    world.scheduler.after(3.5, lambda: client.send_raw(encode_response(b"_heartbeat_")))
+    took, text = failure(world, lambda: writer.publish("t", b"y", timeout=4.0), OutcomeUnknown)
+    assert 3.9 < took < 4.1, took
+    assert "did not answer the publish within 4 s" in text

@@ -382,3 +382,16 @@ def test_who_is_left_alone_is_judged_alone() -> None:
     assert not first.streaming
     run(first, steady(STREAM_FROM * 1.5, 10.0, 10.0), 20.0)
     assert first.streaming
+
+
+def test_a_message_that_comes_during_the_decision_uses_up_the_credit() -> None:
+    level = adaptive(share=1)
+    received = 0
+    level.note(1.0, 1)
+    level.allow(1, received)
+    assert level.credit == 0
+    assert level.wanted(0) == 0
+    level.note(2.0, 1)
+    assert level.wanted(0) == 0
+    level.allow(1, 2)
+    assert level.wanted(0) == 1

@@ -884,6 +884,21 @@ def test_a_turn_is_passed_on_after_the_transit() -> None:
     assert cluster.update(step=0.5) == [(other, 1)]
 
 
+def test_a_turn_that_began_with_rdy_up_keeps_its_slot_until_rdy_0_has_arrived() -> None:
+    cluster = Cluster(1, "a", transit=0.5)
+    cluster.join("b")
+    cluster.update()
+    assert cluster.levels == {"a": 1, "b": 0}
+    cluster.handle("a")
+    cluster.update()
+    assert cluster.levels == {"a": 0, "b": 0}
+    assert cluster.update(step=0.5) == [("b", 1)]
+    # The number of messages of this turn was known before RDY 1 left.
+    cluster.handle("b")
+    cluster.update()
+    assert cluster.levels == {"a": 1, "b": 0}
+
+
 def test_a_test_moves_on_after_the_transit() -> None:
     cluster = Cluster(1, "ab", transit=0.5)
     cluster.rdy.phase = Phase.TESTING
@@ -922,6 +937,7 @@ def test_above_a_lowered_limit_what_may_be_on_the_wire_is_no_reason_to_raise() -
         cluster.update(0.1)
         assert cluster.levels["b"] == 0
     cluster.deliver("a")
+    cluster.update(0.6)
     cluster.update(0.6)
     assert sum(cluster.levels.values()) == 1
 

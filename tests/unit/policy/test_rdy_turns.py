@@ -25,7 +25,7 @@ def turn(state: TurnState) -> Turn:
     """A turn in this state; ten messages came before it."""
     new = Turn()
     if state is not WAITS:
-        new.begin(0.0, 10, 0, 1)
+        new.begin(0.0, 10, 0, 1, raised=True)
     if state is OPEN:
         new.observe(0.0, 11, 1)
     assert new.state is state
@@ -57,7 +57,7 @@ def test_arrivals_and_answers_move_a_turn(
 
 def test_a_turn_that_begins_with_open_messages_ends_when_all_are_answered() -> None:
     at = Turn()
-    at.begin(0.0, 10, 2, 1)
+    at.begin(0.0, 10, 2, 1, raised=True)
     assert at.state is OPEN
     assert not at.observe(0.0, 10, 1)
     assert at.observe(0.0, 10, 0)
@@ -73,18 +73,18 @@ def test_a_turn_that_is_taken_away_is_no_look_without_a_message(state: TurnState
 
 def test_rests_double_up_to_a_limit_and_a_message_ends_them() -> None:
     at, now = Turn(), 100.0
-    at.begin(now, 10, 0, 1)
+    at.begin(now, 10, 0, 1, raised=True)
     at.lose(now, nodes=3)
     assert not at.rests_until
     rests = []
     for _ in range(40):
-        at.begin(now, 10, 0, 1)
+        at.begin(now, 10, 0, 1, raised=True)
         at.lose(now, nodes=3)
         rests.append(at.rests_until - now)
     assert not at.had_message
     for shorter, longer in itertools.pairwise(rests):
         assert longer == pytest.approx(min(2 * shorter, 3 * LONGEST_REST))
-    at.begin(now, 10, 0, 1)
+    at.begin(now, 10, 0, 1, raised=True)
     at.observe(now, 11, 1)
     assert at.had_message and not at.rests_until
 
@@ -93,7 +93,7 @@ def full_turns(count: int, seconds: float) -> list[int]:
     """Take turns that use all their messages, each of which takes ``seconds``. Return how many."""
     at, now, received, lengths = Turn(), 100.0, 10, []
     for _ in range(count):
-        at.begin(now, received, 0, MOST_MESSAGES)
+        at.begin(now, received, 0, MOST_MESSAGES, raised=True)
         lengths.append(at.messages)
         for left in reversed(range(at.messages)):
             received += 1
@@ -119,15 +119,15 @@ def test_a_turn_lasts_no_longer_than_its_time_by_the_speed_of_the_last_one(
 def test_a_turn_that_runs_out_of_messages_makes_the_next_one_short() -> None:
     at, received = Turn(), 0
     while at.messages < 4:
-        at.begin(1.0, received, 0, MOST_MESSAGES)
+        at.begin(1.0, received, 0, MOST_MESSAGES, raised=True)
         received += at.messages
         at.observe(1.0, received, 0)
-    at.begin(2.0, received, 0, MOST_MESSAGES)
+    at.begin(2.0, received, 0, MOST_MESSAGES, raised=True)
     assert not at.observe(2.5, received + 1, 0)
     assert (at.state, at.looks_since) == (LOOKS, 2.5)
     assert not at.lose(3.0, nodes=3), "a message came in this turn"
     assert at.had_message and not at.rests_until
-    at.begin(4.0, received + 1, 0, MOST_MESSAGES)
+    at.begin(4.0, received + 1, 0, MOST_MESSAGES, raised=True)
     assert at.messages == 1
 
 
