@@ -349,7 +349,9 @@ def test_no_thread_can_be_started(lookupd: FakeServer, monkeypatch: pytest.Monke
 
     monkeypatch.setattr("gnsqsync.runtime.threads.ThreadRuntime.spawn", spawn)
     writer = Writer(lookupd_http_addresses=lookupd.address, runtime="threads")
-    with pytest.raises(NotSent, match="no thread asks for nsqds: http:.*: can't create new thread"):
+    with pytest.raises(
+        NotSent, match=r"no thread asks for nsqds: http:.*: can't create new thread"
+    ):
         writer.publish("t", "x")
     writer.close()
 
