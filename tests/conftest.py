@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 import threading
@@ -52,6 +53,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart() -> None:
+    # Else the first fsync of a server or database would wait for all that pip has just written.
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        os.sync()
+    _free_the_lock_of_coverage()
+
+
+def _free_the_lock_of_coverage() -> None:
     """Let coverage be interrupted by a signal or the collector while it holds its lock.
 
     It would wait for itself: https://github.com/coveragepy/coveragepy/issues/1892.
