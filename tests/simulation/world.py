@@ -121,12 +121,17 @@ def simulated(name: str, seed: str) -> Iterator[SimWorld]:
     stage = SimGround(scheduler, network)
     with environment.entered(scheduler, network, seed), ground.entered(stage):
         world = SimWorld(name, scheduler, network)
-        yield world
-        world.close()
-        until = scheduler.now + _GRACE
-        while (left := world.left_behind()) and scheduler.now < until:
-            world.sleep(0.01)
-        for task in list(scheduler.tasks.values()):
-            scheduler.throw(task, greenlet.GreenletExit())
-        world.sleep(1.0)
-        assert not left, f"left behind: {', '.join(left)}"
+        try:
+            yield world
+            world.close()
+            until = scheduler.now + _GRACE
+            while (left := world.left_behind()) and scheduler.now < until:
+                world.sleep(0.01)
+            for task in list(scheduler.tasks.values()):
+                scheduler.throw(task, greenlet.GreenletExit())
+            world.sleep(1.0)
+            assert not left, f"left behind: {', '.join(left)}"
+        finally:
+            # A finalizer that the collector calls later would take its turn, and switch to this
+            # greenlet amid a later test.
+            scheduler.current = None

@@ -6,6 +6,7 @@ import logging
 import random
 import time
 
+import greenlet
 import pytest
 
 from gnsqsync import Reader, Writer
@@ -166,3 +167,11 @@ def test_the_process_is_as_it_was() -> None:
         assert isinstance(world, SimWorld)
         assert time.monotonic is not clocks[0]
     assert (time.monotonic, time.time, time.sleep, random.Random) == clocks
+
+
+def test_a_finalizer_after_the_end_of_a_world_switches_to_no_greenlet() -> None:
+    with simulated("threads", "a finalizer") as world:
+        scheduler = world.scheduler
+    finalizer = greenlet.greenlet(scheduler.give_way)
+    finalizer.switch()
+    assert finalizer.dead
