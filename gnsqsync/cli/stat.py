@@ -80,7 +80,7 @@ class Source:
             _server("nsqlookupd", lookupd.url, found.lookups.failures.get(address))
             for address, lookupd in self._servers.lookupds.items()
         ]
-        # These addresses were registered by nsqds. The other nsqds are still asked.
+        # Bad addresses that nsqds registered. The other nsqds are still asked.
         servers += [_server("nsqd", address, error) for address, error in found.bad.items()]
         asked = self._servers.ask(found.nsqds, self._stats)
         for address, client in found.nsqds.items():
@@ -104,10 +104,15 @@ class Source:
             for row in topic["channels"]
             if is_stuck(row) and not row["paused"]
         ]
-        for topic, row in stuck[:_MOST_ASKED]:
-            asked = self._servers.ask(nsqds, partial(_consumers, topic, row["channel"]))
-            total = totals(asked.answers.values()).get(topic, TopicTotal())
-            one = total.channels.get(row["channel"])
+        del stuck[_MOST_ASKED:]
+        if not stuck:
+            return
+        names = [(topic, row["channel"]) for topic, row in stuck]
+        # A single call for each nsqd: an nsqd that hangs now costs one timeout, not one a channel.
+        asked = self._servers.ask(nsqds, partial(_consumers, names))
+        found = totals(stats for answer in asked.answers.values() for stats in answer)
+        for topic, row in stuck:
+            one = found.get(topic, TopicTotal()).channels.get(row["channel"])
             # Consumers of an nsqd that does not answer may have RDY.
             row["ready"] = one.ready if one and not asked.failures else None
 
@@ -115,8 +120,8 @@ class Source:
         return client.stats(self._topic, self._channel, include_clients=False, include_mem=False)
 
 
-def _consumers(topic: str, channel: str, client: NsqdHTTP) -> Stats:
-    return client.stats(topic, channel, include_mem=False)
+def _consumers(names: list[tuple[str, str]], client: NsqdHTTP) -> list[Stats]:
+    return [client.stats(topic, channel, include_mem=False) for topic, channel in names]
 
 
 def _server(kind: str, address: str, error: NSQError | None) -> Row:

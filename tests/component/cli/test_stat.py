@@ -142,3 +142,24 @@ def test_many_servers_are_not_all_named(nsqd: Nsqd, capsys: pytest.CaptureFixtur
 def test_did_you_mean(words: list[str], name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(words) == 2
     assert f"Did you mean '{name}'?" in capsys.readouterr().err
+
+
+def test_an_nsqd_that_hangs_costs_a_single_timeout_however_large_its_backlog(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ask, asked = NsqdHTTP.stats, []
+
+    def stats(self: NsqdHTTP, topic: str | None, channel: str | None, **rest: bool) -> Stats:
+        if channel is not None:
+            asked.append((topic, channel))
+            raise NSQError("no answer in time")
+        return ask(self, topic, channel, **rest)
+
+    monkeypatch.setattr(NsqdHTTP, "stats", stats)
+    channels = [
+        {"channel_name": name, "depth": 1, "client_count": 1} for name in ("billing", "mail", "log")
+    ]
+    with fake_server() as server:
+        server.answer({"topics": [{"topic_name": "orders", "channels": channels}]})
+        assert stat("-H", server.address) == 0
+    assert len(asked) == 1
