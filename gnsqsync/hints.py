@@ -157,7 +157,8 @@ _ELSEWHERE: Mapping[str, str] = {
     "keyfile": "tls_key_file",
     "cert_reqs": "tls_verify",
 }
-# The same in a call that publishes, which has a topic and no channel.
+# The same in a call that publishes, which has a topic and no channel: of an outbox, a schedule, the
+# HTTP API and ``gnsqsync pub``. A Writer's own publishes check no names.
 _PUBLISHING: Mapping[str, str] = {
     **dict.fromkeys(
         ("delay", "countdown", "delay_ms", "delay_time", "delay_seconds", "defer_by", "deliver_in"),
@@ -168,24 +169,14 @@ _PUBLISHING: Mapping[str, str] = {
     **dict.fromkeys(("messages", "msgs", "batch"), "bodies"),
     **dict.fromkeys(("topic_name", "queue", "queue_name", "routing_key", "subject"), "topic"),
     **dict.fromkeys(("properties", "attributes", "metadata", "header"), "headers"),
-    **dict.fromkeys(("publish_timeout", "write_timeout", "request_timeout", "ttl_ms"), "timeout"),
+    **dict.fromkeys(("publish_timeout", "write_timeout", "request_timeout"), "timeout"),
     "key": "a message's key is one of its headers={'key': ...}",
     **dict.fromkeys(("message_id", "msg_id"), "a message's key is one of its headers={'key': ...}"),
-    "block": "publish() returns when nsqd has the message, publish_async() at once",
-    "wait": "publish() returns when nsqd has the message, publish_async() at once",
-    "raise_error": "publish() raises each error",
-    "callback": "publish_async() returns a Future, which has add_done_callback()",
-    "on_delivery": "publish_async() returns a Future, which has add_done_callback()",
-    "retry": "'retry_unknown' of the Writer publishes again if no answer came",
-    "retries": "'retry_unknown' of the Writer publishes again if no answer came",
-    "expires": "the Reader has 'max_age' with 'on_expired'",
-    "ttl": "the Reader has 'max_age' with 'on_expired'",
+    **dict.fromkeys(("expires", "ttl", "ttl_ms"), "the Reader has 'max_age' with 'on_expired'"),
     "alias": "only publish() of gnsqsync.django has an 'alias'",
     "serializer": "a body is bytes or a str; json.dumps() makes a str",
     "exchange": "a topic delivers each message to all of its channels",
     "partition": "a topic has no partitions; 'lanes' of the Reader keep the order of a key",
-    "nsqd": "the servers of a Writer are given to its constructor",
-    "host": "the servers of a Writer are given to its constructor",
 }
 # Seams between words in maxAttempts, nsqdTCPAddresses and TLSConfig.
 _SEAMS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
