@@ -59,7 +59,6 @@ class World(SimWorld):
     ``kind``: threads or greenlets. ``many``: long scenarios run at their full size.
     """
 
-    patience = 60.0
     longest_join = 3600.0
 
     def __init__(self, name: str, kind: str, many: bool = False) -> None:

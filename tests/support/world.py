@@ -22,8 +22,7 @@ class World:
     """A world, with its way to wait and to start tasks."""
 
     is_simulated = False
-    # Seconds of ``eventually()``, and of the ``join()`` of a spawned task, without a time.
-    patience = LIMIT
+    # Seconds of the ``join()`` of a spawned task without a time.
     longest_join = LIMIT
 
     def __init__(self, name: str) -> None:
@@ -41,10 +40,9 @@ class World:
             time.sleep(seconds)
 
     def eventually(
-        self, look: Callable[[], T], timeout: float | None = None, *, describe: Describe = None
+        self, look: Callable[[], T], timeout: float = LIMIT, *, describe: Describe = None
     ) -> T:
         """Call ``waiting.eventually()`` in this world."""
-        timeout = self.patience if timeout is None else timeout
         # Hours of virtual time take no more looks than minutes.
         pause = max(0.01, timeout / 50_000)
         return eventually(look, timeout, describe=describe, pause=pause, sleep=self.sleep)
