@@ -156,7 +156,7 @@ def ask_all(
         work.drop()
     late = tuple(key for key in calls if key not in answers and key not in failures)
     if not late:
-        # All calls have returned, so no task is left when this function returns.
+        # Each call has returned, so no task is left when this function returns.
         work.join()
     failures.update((key, ConnectionLost(f"no answer within {seconds:g} s")) for key in late)
     return Outcomes(

@@ -346,7 +346,7 @@ class RunningReader:
         try:
             self._discovery.add(url)
         except NoThread as error:
-            # As in a dial without a thread: the next try may find one.
+            # The next try may find a thread, as the next dial of an nsqd may.
             log.warning(
                 "%s: no thread asks an nsqlookupd: %s; it is tried again each second",
                 self._setup.name,

@@ -193,7 +193,7 @@ def test_a_window_of_seconds(run: Run, example: Callable[..., Path], nsqd: Nsqd)
     path = example("ordered_window.py")
     text = path.read_text(encoding="utf-8")
     assert "WINDOW = 2.0" in text
-    # All three have to arrive within the window, also on a busy machine.
+    # The three messages have to arrive within the window, also on a busy machine.
     path.write_text(text.replace("WINDOW = 2.0", "WINDOW = 5.0"), encoding="utf-8")
     with NsqdHTTP(nsqd.http_address) as http, Writer(nsqd.tcp_address) as writer:
         http.create_topic("orders")

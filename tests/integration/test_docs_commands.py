@@ -67,7 +67,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
         for block in code_blocks(page, "console"):
             for line in block.replace("\\\n", " ").splitlines():
                 found = [words for words in commands_of(line.removeprefix("$ ")) if words]
-                # What $(gnsqsync spark script) names is the program that takes the next words.
+                # The program that $(gnsqsync spark script) names takes the next words.
                 scripts = [
                     n
                     for n, (program, *rest) in enumerate(found)

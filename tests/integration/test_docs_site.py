@@ -52,7 +52,7 @@ SEARCHES = ("retry", "timeout", "backoff", "publish", "consumer", "dead letters"
 ROOMS = ("quickstart", "tutorial/", "guides/")
 
 
-# What gnsqsync uses and the extra ``docs`` does not bring, but this environment has.
+# Packages of this environment that gnsqsync uses and the extra ``docs`` does not bring.
 MISSING = ("pytest", "pyspark", "pyarrow", "matplotlib", "numpy", "rich", "fsspec")
 BUILD = f"""
 import importlib.machinery

@@ -164,7 +164,7 @@ def test_handlers_that_hang(cluster: Cluster, doctor: Doctor) -> None:
 
 
 def test_an_address_that_consumers_cannot_reach(cluster: Cluster, doctor: Doctor) -> None:
-    # It listens on 127.0.0.1 only.
+    # This nsqd listens on 127.0.0.1 only.
     nsqd = cluster.nsqd(broadcast_address="127.0.0.2")
     cluster.publish(nsqd, 5, "billing")
     kinds = doctor("-H", nsqd.http_address)

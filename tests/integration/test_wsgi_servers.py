@@ -23,7 +23,7 @@ from tests.support.texts import DOCS, code_blocks
 
 REQUESTS, CLIENTS, WORKERS = 200, 8, 2
 
-# By the words of docs/guides/gevent.rst; the flags behind them are of this test.
+# The words of docs/guides/gevent.rst; the flags behind them are of this test.
 COMMANDS = {
     "gunicorn": ["gunicorn"],
     "gunicorn gthread": ["gunicorn", "-k", "gthread", "--threads", "4"],

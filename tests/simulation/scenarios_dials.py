@@ -191,7 +191,7 @@ def scenario_one_that_leaves_during_a_question_does_not_cut_it_for_others(world:
 
 
 def scenario_an_nsqlookupd_that_is_added_without_threads_is_asked_later(world: World) -> None:
-    """As an nsqd whose dial finds no thread: the call returns, and the Reader tries again."""
+    """The call returns, and the Reader tries again, as with an nsqd whose dial finds no thread."""
     lookupd = world.lookupd()
     nsqd = world.nsqd()
     got: list[bytes] = []

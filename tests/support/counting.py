@@ -68,7 +68,7 @@ class CountingRuntime(Runtime):
         self.inner = inner
         self.name = inner.name
         self.gathers = inner.gathers
-        # Of the inner runtime, whose clock may be virtual.
+        # Time of the inner runtime, whose clock may be virtual.
         self.now = inner.now
         self.leaves = frozenset(leaves)
         self.counts = Counts()

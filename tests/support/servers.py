@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[2]
 _LISTENING = re.compile(r"^.* (TCP|HTTP|HTTPS): listening on (\S+):(\d+)$", re.MULTILINE)
 _names = itertools.count(1)
 
-# How an embedded nsqd or nsqlookupd starts, and the modules of both: half the time of a start goes
+# Command of an embedded nsqd or nsqlookupd, and the modules of both: half the time of a start goes
 # into their imports, and a run starts hundreds.
 _EMBEDDED = [sys.executable, "-m", "gnsqsync.embedded"]
 _IMPORTED = (

@@ -111,7 +111,7 @@ def test_a_late_outcome_is_taken_later(runtime: Runtime) -> None:
     go.set()
     key, outcome = calls.take(30.0)
     assert (key, outcome.result()) == ("late", 1)
-    # All tasks may have ended by now: a further call gets another one.
+    # Each task may have ended by now: a further call gets another one.
     calls.join()
     calls.begin("again", lambda: 3)
     assert calls.take(30.0)[0] == "again"

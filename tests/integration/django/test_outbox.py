@@ -228,7 +228,7 @@ def test_the_database_is_restarted(
     consumer = outbox.manage("nsq_consume", "store_order", SHOP_CONN_MAX_AGE="null")
     order(0)
     consumer.eventually(lambda: stored() == 1)
-    # Until the row is deleted, the relay would publish it again.
+    # The relay would publish a row again that it has not deleted.
     relay.eventually(lambda: not outbox.waiting())
     database.stop()
     relay.wait_for("trying again in")

@@ -43,7 +43,7 @@ def test_an_outage_of_ten_minutes_costs_a_call_a_pause_and_ends_within_30_second
     assert one.most_calls_between_pauses() == 1
     assert 20.0 < one.longest_pause <= 25.0
     assert one.back_after(630.0) <= 30.0
-    # One of the 45 messages fails a second time.
+    # A single message of the 45 fails a second time.
     assert one.failures() <= 15 + len(one.pauses)
     # The last one may be under way.
     assert one.successes() >= 700 * RATE - 1
