@@ -77,9 +77,10 @@ def doctor(
 
     def run(*words: str, lookupd: bool = True) -> list[str]:
         where = ("-l", cluster.lookupd.http_address) if lookupd else ()
-        arguments = ["doctor", *words, *where, "--timeout", "1"]
-        if "--seconds" not in words:
-            arguments += ["--seconds", "1"]
+        arguments = ["doctor", *words, *where]
+        for option, value in (("--timeout", "20"), ("--seconds", "1")):
+            if option not in words:
+                arguments += [option, value]
         code = run_command(arguments)
         shown = capsys.readouterr().out
         assert run_command([*arguments, "--json"]) == code
@@ -128,15 +129,21 @@ def test_consumers_in_backoff(cluster: Cluster, doctor: Doctor) -> None:
         raise ValueError("no database")
 
     reader = cluster.consume(
-        nsqd, fail, max_in_flight=5, backoff="every_failure", requeue_delay=600
+        nsqd,
+        fail,
+        max_in_flight=5,
+        backoff="every_failure",
+        # The first pause outlasts the test.
+        backoff_multiplier=60,
+        requeue_delay=600,
     )
     cluster.publish(nsqd, 20)
 
     def waits() -> bool:
         found = cluster.channel(nsqd)
-        return reader.stats().backoff_level > 3 and not found.in_flight_count
+        return reader.stats().backoff_level > 0 and not found.in_flight_count
 
-    eventually(waits, 60)
+    eventually(waits)
     assert doctor("orders")[0] == "rdy_zero"
 
 
@@ -190,7 +197,7 @@ def test_an_nsqd_that_hangs(cluster: Cluster, doctor: Doctor) -> None:
     cluster.publish(nsqd, 5, "billing")
     os.kill(nsqd.pid, signal.SIGSTOP)
     try:
-        kinds = doctor()
+        kinds = doctor("--timeout", "2")
     finally:
         os.kill(nsqd.pid, signal.SIGCONT)
     assert sorted(kinds) == ["http_unreachable", "nsqd_hangs"]
@@ -240,6 +247,16 @@ def _depth(client: NsqdHTTP) -> int:
     )
 
 
+def _ready(client: NsqdHTTP) -> int:
+    """Return the RDY of all consumers of orders."""
+    return sum(
+        consumer.ready_count
+        for topic in client.stats("orders").topics
+        for channel in topic.channels
+        for consumer in channel.clients
+    )
+
+
 def test_an_ephemeral_channel_that_is_full(cluster: Cluster, doctor: Doctor) -> None:
     nsqd = cluster.nsqd(mem_queue_size=10)
     with Writer(nsqd.tcp_address) as writer, NsqdHTTP(nsqd.http_address) as client:
@@ -251,7 +268,8 @@ def test_an_ephemeral_channel_that_is_full(cluster: Cluster, doctor: Doctor) -> 
             nsqd_tcp_addresses=nsqd.tcp_address,
         )
         reader.start(block=False)
-        eventually(lambda: bool(client.stats("orders").topics))
+        # Before RDY arrives, the channel would give all messages but ten away.
+        eventually(lambda: _ready(client) == 1)
         writer.publish_many("orders", [b"x"] * 200)
         try:
             eventually(lambda: _depth(client) == 10)
