@@ -136,6 +136,9 @@ def test_one_nsqd_after_the_other(site: Site, server_kind: str) -> None:
             for nsqd in nsqds:
                 count = len(confirmed)
                 eventually(lambda count=count: len(confirmed) > count + 200)
+                with NsqdHTTP(url(nsqd)) as http:
+                    http.pause_channel("orders", "billing")
+                    eventually(lambda http=http: not in_flight(http))
                 nsqd.stop()
                 count = len(confirmed)
                 # "publishers use the others"
@@ -143,6 +146,7 @@ def test_one_nsqd_after_the_other(site: Site, server_kind: str) -> None:
                 nsqd.start()
                 with NsqdHTTP(url(nsqd)) as http:
                     eventually(lambda http=http: clients(http) == 1)
+                    http.unpause_channel("orders", "billing")
         finally:
             is_over.set()
             publisher.join()
@@ -151,6 +155,10 @@ def test_one_nsqd_after_the_other(site: Site, server_kind: str) -> None:
 
 def clients(http: NsqdHTTP) -> int:
     return sum(c.client_count for t in http.stats("orders").topics for c in t.channels)
+
+
+def in_flight(http: NsqdHTTP) -> int:
+    return sum(c.in_flight_count for t in http.stats("orders").topics for c in t.channels)
 
 
 def test_a_clean_stop_keeps_what_is_in_memory_in_flight_and_deferred(
