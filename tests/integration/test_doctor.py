@@ -56,6 +56,8 @@ class Cluster:
         reader.start(block=False)
         self.stack.callback(reader.join)
         self.stack.callback(reader.stop, 0.1)
+        with NsqdHTTP(nsqd.http_address) as client:
+            eventually(lambda: _ready(client) > 0)
         return reader
 
     def channel(self, nsqd: Nsqd) -> Any:
