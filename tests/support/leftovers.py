@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.support.waiting import LIMIT
+
 # Seconds for daemons that were told to stop, and for children that were killed.
-GRACE = 5.0
+GRACE = LIMIT
 
 _greenlets: weakref.WeakSet[Any] = weakref.WeakSet()
 _watching_greenlets = False
