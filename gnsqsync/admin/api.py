@@ -161,7 +161,8 @@ class API:
         wants_inactive = _query(request).get("inactive") == "true"
         topics, errors = self._cluster.topics()
         if wants_inactive:
-            return {"topics": self._cluster.inactive(topics or ()), "message": warning(errors)}
+            inactive, _ = self._cluster.inactive(topics or ())
+            return {"topics": inactive, "message": warning(errors)}
         return {"topics": topics, "message": warning(errors)}
 
     @_reads("get topic metadata")

@@ -20,7 +20,7 @@ from gnsqsync.admin.cluster import Cluster
 from gnsqsync.admin.options import AdminOptions
 from gnsqsync.admin.overview import Overview
 from gnsqsync.admin.pages.forms import Forms
-from gnsqsync.admin.pages.rendering import Rendering
+from gnsqsync.admin.pages.rendering import Rendering, with_dots
 from gnsqsync.admin.pages.views import Views
 from gnsqsync.admin.watch import Watches
 from gnsqsync.daemon.golog import LEVELS, Log
@@ -99,7 +99,7 @@ class Admin:
         self._rendering = rendering
         self._base = base = options.base_path.rstrip("/")
         pages = [
-            (method, base + path, handler)
+            (method, base + path, with_dots(handler))
             for routes in (views.routes(), forms.routes(), self._watches.routes())
             for method, path, handler in routes
         ]

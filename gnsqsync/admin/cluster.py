@@ -119,17 +119,25 @@ class Cluster:
             found, errors = self._nsqds(self.nsqds, _topic_names)
         return sorted({name for names in found for name in names}) or None, errors
 
-    def inactive(self, topics: Sequence[str]) -> dict[str, list[str] | None]:
-        """Return the topics that no nsqd has, with their channels. Errors are ignored."""
+    def inactive(self, topics: Sequence[str]) -> tuple[dict[str, list[str] | None], list[str]]:
+        """Return the topics that no nsqd has, with their channels, and the errors.
+
+        A topic that no nsqlookupd answers for is left out, because an nsqd may have it.
+        """
         found: dict[str, list[str] | None] = {}
+        errors: dict[str, None] = {}
         for name in topics if self.lookupds else ():
             try:
-                producers = self.having(name)[0]
-            except AllFailed:
-                producers = []
+                producers, some = self.having(name)
+            except AllFailed as error:
+                producers, some = [], str(error).splitlines()
+                if not error.is_missing:
+                    errors |= dict.fromkeys(some)
+                    continue
+            errors |= dict.fromkeys(failures(some))
             if not producers:
                 found[name] = self._channel_names(name)
-        return found
+        return found, [*errors]
 
     def nodes(self) -> tuple[list[Shape], list[str]]:
         """Return all nsqds, sorted by host name."""

@@ -62,6 +62,7 @@ class Picture:
         seconds: Seconds over which rates are averaged; 0 at the first look, which has no rates.
         at: Unix seconds of the look; 0 if there was no look yet.
         away: nsqds that nsqlookupd lists and that have not answered.
+        is_partial: True if a server did not answer, and nothing tells which topics it has.
     """
 
     rows: tuple[TopicRow, ...] = ()
@@ -71,6 +72,7 @@ class Picture:
     seconds: float = 0.0
     at: float = 0.0
     away: tuple[str, ...] = ()
+    is_partial: bool = False
 
     @property
     def has_rates(self) -> bool:
@@ -115,6 +117,8 @@ class Overview:
         self._totals: dict[str, TopicFigures] = {}
         self._spans: deque[Span] = deque(maxlen=_RATED)
         self._waiting: dict[str, deque[int]] = {}
+        # The topics that an nsqd had at one of the looks, while nsqlookupds know them.
+        self._was_there: set[str] = set()
 
     def picture(self, timeout: float = _PATIENCE + 1.0) -> Picture:
         """Return the last look, unless it is old. Then wait ``timeout`` seconds for the next one.
@@ -173,7 +177,7 @@ class Overview:
         try:
             nodes, errors = self._cluster.nodes()
         except AllFailed as error:
-            return Picture(errors=(str(error),), at=time.time())
+            return Picture(errors=(str(error),), at=time.time(), is_partial=True)
         addresses = [http_address(node) for node in nodes]
         latest, more = self._figures(addresses)
         totals = add_up(latest.values())
@@ -196,6 +200,7 @@ class Overview:
                     idle=idle.get(name, ()),
                     away=away.get(name, ()),
                     letters_of=letters_of(name, totals),
+                    was_there=name in self._was_there,
                 )
             )
         rows.sort(key=lambda row: (-row.level, -row.waiting, row.name))
@@ -204,6 +209,7 @@ class Overview:
         }
         for row in rows:
             self._waiting[row.name].append(row.waiting)
+        self._was_there = self._was_there.intersection(listed).union(totals)
         self._latest, self._totals = latest, totals
         return Picture(
             tuple(rows),
@@ -213,6 +219,7 @@ class Overview:
             sum(span.seconds for span in self._spans),
             time.time(),
             tuple(address for address in addresses if address not in latest),
+            bool(errors or unlisted),
         )
 
     def _listed(self) -> tuple[list[str], list[str]]:

@@ -143,6 +143,9 @@ def channel_row(
 def _drain(waiting: int, rates: Rates) -> float:
     if not waiting:
         return 0.0
+    if waiting <= rates.outgoing:
+        # Consumers keep up: each message waits for a second at most, whether more come or not.
+        return waiting / rates.outgoing
     faster = rates.outgoing - rates.incoming
     return waiting / faster if faster > 0 else math.inf
 
@@ -186,10 +189,12 @@ def topic_row(
     idle: Collection[str] = (),
     away: Collection[str] = (),
     letters_of: str = "",
+    was_there: bool = False,
 ) -> TopicRow:
     """Return the row of a topic. ``rates`` and ``before`` are None at the first look.
 
     ``idle``: channels whose consumers have RDY 0. ``away`` and ``letters_of``: see TopicRow.
+    ``was_there``: True if an nsqd has answered for the topic at an earlier look.
     """
     channels = tuple(
         channel_row(
@@ -215,7 +220,7 @@ def topic_row(
         if letters:
             text = f"{counted(letters, 'dead letter')} of {letters_of}"
             troubles.append(Trouble(Level.WARNING, text))
-    troubles += _of_nodes(figures.nodes, away)
+    troubles += _of_nodes(figures.nodes, away, was_there)
     troubles.sort(key=lambda trouble: -trouble.level)
     return TopicRow(
         name,
@@ -231,12 +236,19 @@ def topic_row(
     )
 
 
-def _of_nodes(nodes: int, away: Collection[str]) -> list[Trouble]:
-    """Return the trouble of missing nsqds. ``nodes``: number of nsqds that have answered."""
+def _of_nodes(nodes: int, away: Collection[str], was_there: bool) -> list[Trouble]:
+    """Return the trouble of missing nsqds. ``nodes``: number of nsqds that have answered.
+
+    ``was_there``: True if an nsqd has answered for the topic at an earlier look.
+    """
     if away:
         level = Level.WARNING if nodes else Level.BAD
         text = "cannot be reached" if len(away) > 1 else f"{next(iter(away))} cannot be reached"
         whole = nodes + len(away)
         which = f"{len(away)} of {whole} nsqds" if len(away) > 1 else "nsqd"
         return [Trouble(level, f"{which} {text}")]
-    return [] if nodes else [Trouble(Level.NOTE, "no nsqd has it")]
+    if nodes:
+        return []
+    if was_there:
+        return [Trouble(Level.WARNING, "its nsqd has stopped or unregistered")]
+    return [Trouble(Level.NOTE, "no registered nsqd has it")]

@@ -71,6 +71,8 @@ class Upstream(HTTPClient):
         Any thread may call. Threads that ask the same share one request.
     """
 
+    _port_hint = "the HTTP port is 4151 for nsqd and 4161 for nsqlookupd by default"
+
     def __init__(
         self,
         address: str,

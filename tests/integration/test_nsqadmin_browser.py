@@ -56,6 +56,13 @@ PAGES = [
 ]
 
 
+# A script that moves the clock of a page.
+LATER = """
+const real = Date;
+window.Date = class extends real { constructor() { super(real.now() + 9000); } };
+"""
+
+
 def complaints(browser: Chrome) -> list[str]:
     """What the browser says of scripts and of the policy; a page may be a 404 on purpose."""
     found = [str(entry["message"]) for entry in browser.get_log("browser")]
@@ -123,6 +130,27 @@ def test_a_page_changes_without_a_reload(
         nsqds[0].delete_topic("fresh")
 
 
+def test_a_page_that_is_not_renewed_says_so(
+    browser: Chrome, site: NsqadminSite, nsqds: list[NsqdHTTP]
+) -> None:
+    """Figures that stay the same look as if all were well."""
+    nsqds[0].create_topic("short")
+    browser.get(f"{site.url}/topics/short")
+    nsqds[0].delete_topic("short")
+    # By the clock of the page, its figures are nine seconds old.
+    browser.execute_script(LATER)
+    eventually(lambda: "are not renewed: Topic short" in text_of(browser, "#old"))
+    browser.get(f"{site.url}/topics/orders")
+    # A login page has other parts.
+    browser.execute_script("document.getElementById('live').id = 'another'")
+    browser.execute_script(LATER)
+    eventually(lambda: "another page came" in text_of(browser, "#old"))
+    check_page(browser, scripts=2)
+    browser.execute_script("document.getElementById('another').id = 'live'")
+    eventually(lambda: not browser.find_element(By.ID, "old").is_displayed())
+    assert len(complaints(browser)) == 0
+
+
 def test_keys_are_enough(browser: Chrome, site: NsqadminSite) -> None:
     browser.get(site.url)
     show_as(browser, 1100, 800)
@@ -171,7 +199,7 @@ def test_create_publish_and_delete(
     assert "The message is published to by-hand" in text_of(browser)
     assert nsqds[0].stats("by-hand").topics[0].message_count == 1
     browser.get(f"{site.url}/confirm?verb=delete&topic=by-hand")
-    assert "This is lost on 1 nsqd" in text_of(browser)
+    assert "These messages are lost on 1 nsqd" in text_of(browser)
     follow(browser, By.CSS_SELECTOR, "main button")
     assert "Deleted: topic by-hand." in text_of(browser)
 

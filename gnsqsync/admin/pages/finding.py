@@ -13,10 +13,17 @@ from gnsqsync.admin.cluster import AllFailed, Cluster, http_address
 from gnsqsync.admin.shapes import Shape
 from gnsqsync.admin.upstream import failures
 
-__all__ = ["Absent", "Finding", "away_text"]
+__all__ = ["UNREGISTERED", "Absent", "Finding", "away_text", "silent_text"]
 
-# Number of similar names that a page suggests.
+# Likely cause of an nsqlookupd that lists no nsqd.
+UNREGISTERED = (
+    "No nsqd is registered, so nsqadmin and consumers find none: start each nsqd with"
+    " --lookupd-tcp-address, the TCP address of each nsqlookupd (port 4160 by default)."
+)
+
+# Number of similar names that a page suggests, and of nsqds that a hint names.
 _NEAR = 5
+_NAMED = 5
 
 Parts = tuple[str, ...]
 
@@ -47,15 +54,28 @@ class Absent(Exception):
 def away_text(addresses: Sequence[str], *, is_listed: bool) -> str:
     """Return the likely cause of unreachable nsqds. ``is_listed``: nsqlookupd lists them."""
     which = f"nsqd {addresses[0]}" if len(addresses) == 1 else f"{len(addresses)} nsqds"
-    if not is_listed:
-        return (
-            f"{which} cannot be reached. Does it run, and does --nsqd-http-address name its port?"
-        )
+    named = f": {', '.join(addresses[:_NAMED])}" if len(addresses) > 1 else ""
+    if len(addresses) > _NAMED:
+        named += f" and {len(addresses) - _NAMED} more"
+    lists = "nsqlookupd lists" if is_listed else "An --nsqd-http-address leads to"
     return (
-        f"nsqlookupd lists {which} that cannot be reached from here"
-        f"{': ' + ', '.join(addresses) if len(addresses) > 1 else ''}. If it runs, it has"
-        " registered an address that is not valid on this machine: start it with a"
+        f"{lists} {which} that cannot be reached from here{named}. If it runs and is not merely"
+        " slow, it announces an address that is not valid on this machine: start it with a"
         " --broadcast-address that nsqadmin and all consumers can reach."
+    )
+
+
+def silent_text(*, is_listed: bool) -> str:
+    """Return the likely cause of a server of the options that does not answer.
+
+    ``is_listed``: True if the options name nsqlookupds, False for nsqds.
+    """
+    kind, option, port = ("nsqlookupd", "--lookupd-http-address", 4161)
+    if not is_listed:
+        kind, option, port = ("nsqd", "--nsqd-http-address", 4151)
+    return (
+        f"Topics of a server that does not answer may be missing here. Does each {kind} run, and"
+        f" does {option} name its HTTP port ({port} by default)?"
     )
 
 
@@ -125,6 +145,15 @@ class Finding:
             raise self._away(title, [known[name]], str(error)) from None
         return topics or [], failures(errors)
 
+    def topic_at(self, topic: str, node: str) -> tuple[Shape, list[str]]:
+        """Return a topic on the nsqd ``broadcast_address:http_port`` alone."""
+        topics, errors = self.node(node)
+        for found in topics:
+            if found["topic_name"] == topic:
+                return found, errors
+        title = f"Topic {topic} on {node}"
+        raise Absent(title, "This nsqd does not have the topic.", 404, [("topics", topic)])
+
     def _having(self, name: str) -> tuple[list[Shape], list[str]]:
         try:
             nodes, errors = self._cluster.having(name)
@@ -149,13 +178,18 @@ class Finding:
             near = [("topics", one) for one in _nearest(name, names)]
             return Absent(title, "No nsqd has this topic.", 404, near)
         text = (
-            "No nsqd has this topic. nsqlookupd knows it; its first message makes it on an nsqd:"
-            f" gnsqsync pub {name} hello"
+            "No registered nsqd has this topic; nsqlookupd knows its name.\n"
+            "If an nsqd that had it has stopped, its messages wait there, on disk at best: start"
+            " that nsqd again.\n"
+            f"If it is new, its first message makes it on an nsqd: gnsqsync pub {name} hello"
         )
         return Absent(title, text, 404, unborn=name)
 
 
 def _nearest(name: str, names: Sequence[str]) -> list[str]:
-    by_lower = {one.lower(): one for one in names}
+    # Names that differ in case alone are all suggested.
+    by_lower: dict[str, list[str]] = {}
+    for one in names:
+        by_lower.setdefault(one.lower(), []).append(one)
     close = difflib.get_close_matches(name.lower(), by_lower, _NEAR)
-    return [by_lower[one] for one in close]
+    return [one for lower in close for one in by_lower[lower]][:_NEAR]

@@ -77,12 +77,15 @@ class Forms:
         """Show the question before an action, with the messages that will be lost."""
         verb, topic = request.get("verb") or "", request.get("topic") or ""
         channel, node = request.get("channel") or "", request.get("node") or ""
-        if verb not in VERBS or not topic:
+        if verb not in VERBS or not topic or (verb == "tombstone" and not node):
             raise HTTPFault(400, "INVALID_ACTION")
         found: Any = None
         errors: list[str] = []
         try:
-            found, errors = self._found(topic, channel)
+            if verb == "tombstone":
+                found, errors = self._finding.topic_at(topic, node)
+            else:
+                found, errors = self._found(topic, channel)
         except Absent as absent:
             # A topic that only nsqlookupds know can be deleted there.
             if absent.status == 404 and not (verb == "delete" and absent.unborn):
@@ -176,16 +179,16 @@ class Forms:
                 done = f"Created: {_named(topic, channel)}."
             case "pause" | "unpause" | "empty" as verb:
                 self._check(verb, topic, channel)
-                errors = self._actions.change(verb, topic, channel, who)
+                # On an nsqd without the topic or channel there is nothing to do, as for a delete.
+                errors = failures(self._actions.change(verb, topic, channel, who))
                 done = f"{_DONE[verb]}: {_named(topic, channel)}."
             case "delete":
                 self._check("delete", topic, channel)
-                # An nsqd without the topic or channel answers 404, which is no failure here.
                 errors = failures(self._actions.delete(topic, channel, who))
                 done = f"Deleted: {_named(topic, channel)}."
             case "tombstone":
                 try:
-                    errors = self._actions.tombstone(topic, node, who)
+                    errors = failures(self._actions.tombstone(topic, node, who))
                 except NotListed as error:
                     raise _Wrong(str(error)) from None
                 done = f"Topic {topic} is tombstoned on {node}."

@@ -29,10 +29,14 @@ from gnsqsync.admin.turns import in_turns
 from gnsqsync.daemon.web import Answer, Handler, Request, Response
 from gnsqsync.stats import counted
 
-__all__ = ["VERBS", "Rendering", "token_of"]
+__all__ = ["VERBS", "Rendering", "token_of", "with_dots"]
 
 _HTML = "text/html; charset=utf-8"
 _COOKIE = "gnsqsync_admin"
+
+# A browser takes the parts "." and ".." of a path away, also where they are escaped once, but both
+# are names of topics. So links have them escaped twice.
+_DOTS = {"%2E": ".", "%2E%2E": ".."}
 
 # Number of pieces of a page after which other greenlets get a turn.
 _TURN = 1000
@@ -132,7 +136,7 @@ class Rendering:
             cookie = f"{_COOKIE}={token}; Path={root or '/'}; HttpOnly; SameSite=Strict"
             headers.append(("Set-Cookie", cookie))
         pieces = self._templates.get_template(template).generate(
-            url=lambda *parts: root + "/" + "/".join(quote(str(part), safe="") for part in parts),
+            url=lambda *parts: root + "/" + "/".join(map(_quoted, parts)),
             here=environ["PATH_INFO"],
             may_act=not refusal,
             refusal=refusal,
@@ -154,6 +158,22 @@ class Rendering:
         if parts.scheme not in ("http", "https"):
             return ""
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}/render"
+
+
+def with_dots(handler: Handler) -> Handler:
+    """Return ``handler`` with the names in the path of a link as they are on the servers."""
+
+    def answer(request: Request) -> Answer:
+        request.path_values = tuple(_DOTS.get(value, value) for value in request.path_values)
+        return handler(request)
+
+    return answer
+
+
+def _quoted(part: object) -> str:
+    """Return a part of a path as it stands in a link."""
+    escaped = {name: text for text, name in _DOTS.items()}
+    return quote(escaped.get(str(part), str(part)), safe="")
 
 
 def token_of(request: Request) -> str | None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from gnsqsync.admin import dead_letters
 from gnsqsync.admin.cluster import AllFailed, Cluster
 from gnsqsync.admin.options import AdminOptions
-from gnsqsync.admin.overview import Overview
-from gnsqsync.admin.pages.finding import Absent, Finding, away_text
+from gnsqsync.admin.overview import Overview, Picture
+from gnsqsync.admin.pages.finding import UNREGISTERED, Absent, Finding, away_text, silent_text
 from gnsqsync.admin.pages.rendering import Rendering
 from gnsqsync.admin.watch import is_raw
 from gnsqsync.daemon.secrets import shown
@@ -74,8 +74,19 @@ class Views:
             wanted=wanted,
             number=page,
             pages=pages,
-            hint=picture.away and away_text(picture.away, is_listed=bool(self._cluster.lookupds)),
+            hint=self._hint(picture),
         )
+
+    def _hint(self, picture: Picture) -> str:
+        """Return the likely cause of what is missing on the first page, or ""."""
+        has_lookupds = bool(self._cluster.lookupds)
+        if picture.away:
+            return away_text(picture.away, is_listed=has_lookupds)
+        if picture.is_partial:
+            return silent_text(is_listed=has_lookupds)
+        if picture.at and has_lookupds and not picture.nodes:
+            return UNREGISTERED
+        return ""
 
     def _topic(self, request: Request) -> Answer:
         (name,) = request.path_values
@@ -111,7 +122,9 @@ class Views:
             nodes, errors = self._cluster.nodes()
         except AllFailed as error:
             return self._rendering.failure(request, "Nodes", str(error))
-        return self._rendering.page(request, "nodes.html", nodes=nodes, errors=errors)
+        return self._rendering.page(
+            request, "nodes.html", nodes=nodes, errors=errors, unregistered=UNREGISTERED
+        )
 
     def _node(self, request: Request) -> Answer:
         (name,) = request.path_values
@@ -122,7 +135,8 @@ class Views:
         try:
             stats, stages = self._cluster.counters()
         except AllFailed as error:
-            return self._rendering.failure(request, "Counter", str(error))
+            text = UNREGISTERED if error.is_missing else str(error)
+            return self._rendering.failure(request, "Counter", text)
         total = sum(each["message_count"] for each in stats.values())
         return self._rendering.page(
             request, "counter.html", total=total, errors=[e for s in stages for e in s]
@@ -135,7 +149,8 @@ class Views:
         if lookupds:
             try:
                 topics, errors = self._cluster.topics()
-                inactive = self._cluster.inactive(topics or ())
+                inactive, more = self._cluster.inactive(topics or ())
+                errors = [*errors, *more]
             except AllFailed as error:
                 errors = str(error).splitlines()
         return self._rendering.page(

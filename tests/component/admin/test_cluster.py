@@ -247,8 +247,12 @@ def test_topics_without_an_nsqd_are_inactive(cluster_of: NewCluster) -> None:
     answers = {"/lookup": {"producers": []}, "/channels": {"channels": ["c"]}}
     server = Paths(answers)
     with Serving(server):
-        assert cluster_of([], [server.address]).inactive(["t"]) == {"t": ["c"]}
-        assert cluster_of([server.address]).inactive(["t"]) == {}
+        assert cluster_of([], [server.address]).inactive(["t"])[0] == {"t": ["c"]}
+        assert cluster_of([server.address]).inactive(["t"]) == ({}, [])
+        # A failure is not an answer: an nsqd may have the topic.
+        server.answers["/lookup"] = {"producers": 5}
+        found, errors = cluster_of([], [server.address]).inactive(["t"])
+        assert (found, len(errors)) == ({}, 1)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 
 from gnsqsync import NsqdHTTP
 from gnsqsync.admin import Admin, create_app
+from gnsqsync.embedded import Nsqd
 from tests.component.admin.test_cluster import Paths
 from tests.support.servers import Pool
 from tests.support.waiting import eventually
@@ -418,6 +419,50 @@ def test_nothing_is_said_to_be_done_to_what_is_not_there(cluster: tuple[Admin, N
         assert (status, "Do you mean" in text) == ("404 Not Found", True)
 
 
+def test_names_that_differ_in_case_alone_are_all_suggested(cluster: tuple[Admin, NsqdHTTP]) -> None:
+    cluster[1].create_topic("Orders")
+    text = get(cluster[0], "/topics/oders")[2]
+    assert '<a href="/topics/orders">' in text and '<a href="/topics/Orders">' in text
+
+
+def test_names_of_dots_have_links_that_a_browser_keeps(cluster: tuple[Admin, NsqdHTTP]) -> None:
+    """A browser takes "/topics/.." for "/", and "%2e%2e" as well."""
+    admin, http = cluster
+    http.create_topic("..")
+    http.create_channel("..", ".")
+    assert 'href="/topics/%252E%252E"' in get(admin, "/")[2]
+    # A server decodes a path once.
+    text = get(admin, "/topics/%2E%2E")[2]
+    assert "<title>.. · nsqadmin" in text and 'href="/topics/%252E%252E/%252E"' in text
+    assert "<title>. of .. · nsqadmin" in get(admin, "/topics/%2E%2E/%2E")[2]
+
+
+def test_the_question_names_all_messages_that_are_lost(cluster: tuple[Admin, NsqdHTTP]) -> None:
+    """Deferred messages and those in flight go with a channel, as nsqd empties it whole."""
+    admin, http = cluster
+    http.pub("orders", b"later", defer=60)
+    eventually(lambda: http.stats("orders").topics[0].channels[0].deferred_count == 1)
+    lost = "<b>1</b> waiting, <b>0</b> in flight, <b>1</b> deferred"
+    assert lost in get(admin, "/confirm?verb=empty&topic=orders&channel=archive")[2]
+    assert lost in get(admin, "/confirm?verb=delete&topic=orders&channel=archive")[2]
+    assert f"archive: {lost}" in get(admin, "/confirm?verb=delete&topic=orders")[2]
+
+
+def test_a_channel_that_one_nsqd_alone_has_is_paused_there(
+    made: Callable[..., Admin], nsqd: NsqdHTTP
+) -> None:
+    """The answer 404 of the other nsqd is no failure of the action."""
+    with Nsqd() as server, NsqdHTTP(server.http_address) as other:
+        for each in (nsqd, other):
+            each.create_topic("orders")
+        other.create_channel("orders", "audit")
+        admin = made(nsqd_http_address=[address(nsqd), server.http_address])
+        text = acting(admin, verb="pause", topic="orders", channel="audit")[2]
+        assert "Paused: channel audit of orders." in text
+        assert "Not everything" not in text
+        assert other.stats("orders").topics[0].channels[0].paused
+
+
 def test_links_of_the_api_stay_json(cluster: tuple[Admin, NsqdHTTP]) -> None:
     status, _, text = get(cluster[0], "/api/nothing", HTTP_ACCEPT="text/html")
     assert (status, text) == ("404 Not Found", '{"message":"NOT_FOUND"}')
@@ -456,7 +501,7 @@ def test_a_topic_whose_nsqd_is_away_is_listed(made: Callable[..., Admin], lookup
     assert 'href="/topics/away"' in text
     assert "nsqd 127.0.0.1:1 cannot be reached" in text
     assert "--broadcast-address" in text
-    assert "no nsqd has it" in text and 'href="/topics/made"' in text
+    assert "no registered nsqd has it" in text and 'href="/topics/made"' in text
     for wrong in ("There are no topics", "Create one", ">good<", "Nothing is wrong"):
         assert wrong not in text
     status, _, text = get(admin, "/topics/away")
@@ -468,9 +513,62 @@ def test_a_topic_that_nsqlookupd_alone_knows(made: Callable[..., Admin], lookupd
     admin = made(lookupd_http_address=[lookupd.address])
     status, _, text = get(admin, "/topics/made")
     assert (status, "its first message makes it" in text) == ("404 Not Found", True)
+    # A stopped nsqd unregisters, and its messages are still on its disk.
+    assert "If an nsqd that had it has stopped" in text
     status, _, text = get(admin, "/confirm?verb=delete&topic=made")
     assert (status, "The nsqlookupds forget it" in text) == ("200 OK", True)
     assert "Some requests failed" not in text
+
+
+def test_an_nsqlookupd_without_an_nsqd(made: Callable[..., Admin], lookupd: Paths) -> None:
+    """The likely cause is on the pages, and nothing is called good."""
+    lookupd.answers |= {"/nodes": {"producers": []}, "/topics": {"topics": []}}
+    admin = made(lookupd_http_address=[lookupd.address])
+    for path in ("/", "/nodes", "/counter"):
+        assert "start each nsqd with --lookupd-tcp-address" in get(admin, path)[2], path
+    text = get(admin, "/")[2]
+    for wrong in ("There are no topics", "Nothing is wrong", "Create one", "0 topics"):
+        assert wrong not in text
+
+
+def test_a_tombstone_names_the_messages_of_its_nsqd(
+    made: Callable[..., Admin], lookupd: Paths, nsqd: NsqdHTTP
+) -> None:
+    nsqd.create_topic("orders")
+    nsqd.mpub("orders", [b"1", b"2"])
+    where = address(nsqd)
+    listed = {**LISTED, "http_port": int(where.rpartition(":")[2]), "tcp_port": 3}
+    lookupd.answers["/nodes"] = {"producers": [LISTED, listed]}
+    admin = made(lookupd_http_address=[lookupd.address])
+    asked = "/confirm?verb=tombstone&topic=orders&node="
+    assert "<b>2</b> waiting in the topic itself" in get(admin, asked + where)[2]
+    status, _, text = get(admin, f"{asked}127.0.0.1:1")
+    assert (status, "are not counted here" in text) == ("200 OK", True)
+    assert get(admin, f"{asked}127.0.0.1:2")[0] == "404 Not Found"
+    assert get(admin, asked)[0] == "400 Bad Request"
+
+
+def test_an_nsqlookupd_that_fails_hides_no_topic_in_silence(
+    made: Callable[..., Admin], lookupd: Paths
+) -> None:
+    """A list of topics without an nsqd has a button to delete them."""
+    lookupd.answers["/lookup"] = {"producers": 5}
+    text = get(made(lookupd_http_address=[lookupd.address]), "/lookup")[2]
+    assert "Not known: a request to an nsqlookupd failed." in text
+    assert "None." not in text and "verb=delete" not in text
+
+
+def test_an_nsqd_that_is_silent_makes_nothing_good(
+    made: Callable[..., Admin], nsqd: NsqdHTTP, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnsqsync.admin.overview._INTERVAL", 0.05)
+    monkeypatch.setattr("gnsqsync.admin.overview._SHARE", 0.0)
+    nsqd.create_topic("orders")
+    admin = made(nsqd_http_address=[address(nsqd), "127.0.0.1:1"])
+    eventually(lambda: "good as far as seen" in get(admin, "/")[2])
+    text = get(admin, "/")[2]
+    assert ">good<" not in text
+    assert "does --nsqd-http-address name its HTTP port" in text
 
 
 def test_the_first_look_knows_consumers_with_rdy_0(made: Callable[..., Admin]) -> None:

@@ -78,6 +78,8 @@ def test_the_estimate_until_a_channel_is_empty() -> None:
     assert drain(5, None) is None
     assert drain(100, Rates(incoming=5, outgoing=15)) == 10
     assert drain(100, Rates(incoming=5, outgoing=5)) == math.inf
+    # A busy channel that keeps up has a few messages at each look.
+    assert drain(17, Rates(incoming=235, outgoing=170)) == 0.1
 
 
 def test_a_topic_without_a_channel() -> None:
@@ -172,7 +174,14 @@ def test_a_topic_whose_nsqds_are_away_is_there() -> None:
     row = topic_row("t", some, TopicRates(), None, away=["a:1"])
     assert (row.level, row.is_known) == (Level.WARNING, True)
     row = topic_row("t", nothing, None, None)
-    assert [tuple(trouble) for trouble in row.troubles] == [(Level.NOTE, "no nsqd has it")]
+    assert [tuple(trouble) for trouble in row.troubles] == [
+        (Level.NOTE, "no registered nsqd has it")
+    ]
+    row = topic_row("t", nothing, None, None, was_there=True)
+    assert (row.level, row.troubles[0].text) == (
+        Level.WARNING,
+        "its nsqd has stopped or unregistered",
+    )
 
 
 def letters(**channels: ChannelFigures) -> list[tuple[Level, str]]:
