@@ -11,7 +11,6 @@ import click
 from gnsqsync.cli.common import (
     PLAIN_INTERVAL,
     Flag,
-    Number,
     Signals,
     connection_keywords,
     print_json,
@@ -26,6 +25,7 @@ from gnsqsync.cli.spark_options import (
     nsq_options,
     spark_errors,
 )
+from gnsqsync.commands.options_click import Number
 from gnsqsync.process.output import mention
 from gnsqsync.spark.jobs.common import submitted
 from gnsqsync.spark.jobs.layout import FORMATS

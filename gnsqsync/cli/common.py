@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import math
 import os
 import sys
 import time
@@ -181,19 +180,6 @@ def reader_addresses(nsqds: tuple[str, ...], lookupds: tuple[str, ...]) -> dict[
         "nsqd_tcp_addresses": list(nsqds) if nsqds or lookupds else ["127.0.0.1:4150"],
         "lookupd_http_addresses": list(lookupds),
     }
-
-
-class Number(click.FloatRange):
-    """A range of floats that refuses nan, which click accepts in every range."""
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        number: float = super().convert(value, param, ctx)
-        if math.isnan(number):
-            low = f"more than {self.min:g}" if self.min_open else f"{self.min:g} or more"
-            self.fail(f"{value!r} is not a number; allowed is {low}", param, ctx)
-        return number
 
 
 class Scope:

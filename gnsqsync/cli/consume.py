@@ -15,7 +15,6 @@ import click
 
 from gnsqsync import Message, Reader
 from gnsqsync.cli.common import (
-    Number,
     connection_keywords,
     connection_options,
     lookupd_option,
@@ -25,6 +24,8 @@ from gnsqsync.cli.common import (
 )
 from gnsqsync.commands.envelopes import of_headers
 from gnsqsync.commands.integrations import run_consumers
+from gnsqsync.commands.options import CONSUME, JSON
+from gnsqsync.commands.options_click import as_click
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import check_handler
 from gnsqsync.process.hard_limit import HardLimit
@@ -32,7 +33,7 @@ from gnsqsync.process.metrics_page import Exposed
 from gnsqsync.process.output import mention, say
 from gnsqsync.process.process_limits import ProcessLimits
 from gnsqsync.process.reload import waiting_for_repair
-from gnsqsync.process.settings import make_observer
+from gnsqsync.process.settings import default_of, make_observer
 
 if TYPE_CHECKING:
     from gnsqsync.process.supervisor import Ending
@@ -120,38 +121,20 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
 @click.argument("handler", callback=load_handler, metavar="MODULE:FUNCTION")
 @nsqd_option()
 @lookupd_option()
-@click.option(
-    "--concurrency",
-    default=1,
-    show_default=True,
-    type=click.IntRange(1),
-    metavar="N",
-    help="Number of threads that run the handler.",
-)
-@click.option(
-    "--processes",
-    default=1,
-    show_default=True,
-    type=click.IntRange(1),
-    metavar="N",
+@as_click(CONSUME["concurrency"])
+@as_click(
+    CONSUME["processes"],
     help="Number of processes, each with this concurrency. A killed one is replaced.",
 )
-@click.option(
-    "--reload",
-    is_flag=True,
-    # The callback of HANDLER reads this option, so it is parsed first.
-    is_eager=True,
-    help="Start again when a Python file changes.",
-)
-@click.option(
-    "--max-in-flight",
-    type=click.IntRange(1),
-    metavar="N",
+# The callback of HANDLER reads this option, so it is parsed first.
+@as_click(CONSUME["reload"], is_eager=True)
+@as_click(
+    CONSUME["max_in_flight"],
     help="Upper bound of unanswered messages. [default: the value of --concurrency]",
 )
 @click.option(
     "--max-attempts",
-    default=5,
+    default=default_of("max_attempts"),
     show_default=True,
     type=click.IntRange(0),
     metavar="N",
@@ -159,7 +142,7 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
 )
 @click.option(
     "--max-deliveries",
-    default=0,
+    default=default_of("max_deliveries"),
     show_default=True,
     type=click.IntRange(0),
     metavar="N",
@@ -167,7 +150,7 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
 )
 @click.option(
     "--requeue-delay",
-    default=90.0,
+    default=default_of("requeue_delay"),
     show_default=True,
     type=float,
     metavar="SECONDS",
@@ -193,24 +176,14 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     metavar="SECONDS",
     help="Interrupt a handler that runs longer; its message comes again. [default: no limit]",
 )
-@click.option(
-    "--hard-time-limit",
-    type=float,
-    metavar="SECONDS",
-    help="End the process when a handler runs longer; with --processes another one takes its"
-    " place. [default: no limit]",
-)
-@click.option(
-    "--max-messages",
-    type=int,
-    metavar="N",
+@as_click(CONSUME["hard_time_limit"])
+@as_click(
+    CONSUME["max_messages"],
     help="Stop a process after N messages. With --processes another one takes its place; without"
     " it the program ends with 0. [default: no limit]",
 )
-@click.option(
-    "--max-memory",
-    type=int,
-    metavar="MB",
+@as_click(
+    CONSUME["max_memory"],
     help="Stop a process that uses more megabytes, in the same way. [default: no limit]",
 )
 @click.option(
@@ -232,14 +205,8 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     "Give the handler nsqd's bytes. Without it message.headers and message.body are those of the"
     " envelope, if there is one."
 )
-@click.option(
-    # Django's and Flask's commands have the same name for the option.
-    "--shutdown-timeout",
-    "stop_timeout",
-    default=30.0,
-    show_default=True,
-    type=Number(0),
-    metavar="SECONDS",
+@as_click(
+    CONSUME["shutdown_timeout"],
     help="Seconds for which running handlers may go on after the first signal.",
 )
 @click.option(
@@ -248,19 +215,15 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     metavar="MODULE:FUNCTION",
     help="A function that is called with topic and channel and returns a gnsqsync.Observer.",
 )
-@click.option(
-    "--metrics-address",
-    metavar="[HOST:]PORT",
+@as_click(
+    CONSUME["metrics_address"],
     help="Serve metrics for Prometheus, /livez and /readyz at this address; without a host on"
     " 127.0.0.1, with --processes on this port and the next ones.",
 )
-@click.option(
-    "--handler-limit",
-    type=float,
-    metavar="SECONDS",
-    help="/livez fails when a handler runs longer. [default: no limit]",
+@as_click(
+    CONSUME["handler_limit"], help="/livez fails when a handler runs longer. [default: no limit]"
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the counts at the end as JSON.")
+@as_click(JSON, help="Print the counts at the end as JSON.")
 @connection_options
 def consume(
     topic: str,
@@ -270,7 +233,7 @@ def consume(
     lookupd_http_addresses: tuple[str, ...],
     processes: int,
     reload: bool,
-    stop_timeout: float,
+    shutdown_timeout: float,
     observer: str | None,
     metrics_address: str | None,
     handler_limit: float | None,
@@ -311,7 +274,7 @@ def consume(
         complain=lambda text: _say(f"gnsqsync: {text}"),
         processes=processes,
         reload=reload,
-        stop_timeout=stop_timeout,
+        stop_timeout=shutdown_timeout,
         hard_limit=HardLimit(hard_time_limit, named),
         limits=ProcessLimits(max_messages, max_memory),
         around=lambda number: exposed.serve([reader], number, _say),

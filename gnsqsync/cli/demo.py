@@ -13,7 +13,7 @@ from contextlib import ExitStack
 import click
 
 from gnsqsync import Message, Observer, Reader, Requeue
-from gnsqsync.cli.common import Flag, Number, Signals, rate_text, show_log
+from gnsqsync.cli.common import Flag, Signals, rate_text, show_log
 from gnsqsync.cli.demo_lines import (
     NEXT,
     TOPIC,
@@ -26,6 +26,7 @@ from gnsqsync.cli.demo_lines import (
     verify,
 )
 from gnsqsync.cli.demo_view import View, make_view
+from gnsqsync.commands.options_click import Number
 from gnsqsync.embedded import Nsqd, Nsqlookupd
 from gnsqsync.stats import counted
 

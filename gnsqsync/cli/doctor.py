@@ -9,7 +9,6 @@ import click
 
 from gnsqsync import ConnectionOptions
 from gnsqsync.cli.common import (
-    Number,
     connection_keywords,
     connection_options,
     lookupd_option,
@@ -18,7 +17,9 @@ from gnsqsync.cli.common import (
     print_json,
 )
 from gnsqsync.cluster.diagnosis import examine
-from gnsqsync.cluster.looking import LOOK_SECONDS, LOOK_TIMEOUT, Question
+from gnsqsync.cluster.looking import Question
+from gnsqsync.commands.options import DOCTOR, JSON
+from gnsqsync.commands.options_click import Number, as_click
 from gnsqsync.process.output import say
 
 
@@ -36,26 +37,12 @@ Exit codes: 0 all is well, or there are hints only; 1 something is wrong; 2 wron
 """,
 )
 @click.argument("topic", required=False)
-@click.option("--channel", "-c", metavar="CHANNEL", help="Only this channel.")
+@as_click(DOCTOR["channel"], short="-c", metavar="CHANNEL")
 @nsqd_option()
 @nsqd_http_option()
 @lookupd_option()
-@click.option(
-    "--seconds",
-    default=LOOK_SECONDS,
-    show_default=True,
-    type=Number(0.1),
-    help="Seconds between two looks. Take more than a handler needs for a message.",
-)
-@click.option(
-    "--timeout",
-    default=LOOK_TIMEOUT,
-    show_default=True,
-    type=Number(0.1),
-    metavar="SECONDS",
-    help="Seconds for which a server may be silent.",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@as_click(DOCTOR["seconds"], DOCTOR["timeout"], type=Number(0.1))
+@as_click(JSON)
 @connection_options
 def doctor(
     topic: str | None,

@@ -9,13 +9,13 @@ import click
 
 from gnsqsync.cli.common import (
     Flag,
-    Number,
     Signals,
     http_keywords,
     http_options,
     lookupd_option,
     nsqd_http_option,
 )
+from gnsqsync.commands.options_click import Number
 from gnsqsync.errors import ConfigError
 from gnsqsync.process.metrics_address import parse_metrics_address
 from gnsqsync.process.output import mention

@@ -9,8 +9,10 @@ import sys
 
 import click
 
+from gnsqsync.commands.options import HEALTH
+from gnsqsync.commands.options_click import as_click
 from gnsqsync.process.output import say
-from gnsqsync.process.probe import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ask_health
+from gnsqsync.process.probe import ask_health
 
 
 @click.command(
@@ -23,30 +25,12 @@ Example: gnsqsync health
 Exit codes: 0 the consumer says yes; 1 it says no, or there is no answer; 2 wrong usage.
 """,
 )
-@click.option(
-    "--address",
-    default=DEFAULT_ADDRESS,
-    show_default=True,
-    metavar="[HOST:]PORT|URL",
-    help="The --metrics-address of the consumer.",
-)
-@click.option("--ready", is_flag=True, help="Ask /readyz instead of /livez.")
-@click.option(
-    "--processes",
-    default=1,
-    show_default=True,
-    type=click.IntRange(1),
-    metavar="N",
+@as_click(HEALTH["address"], HEALTH["ready"])
+@as_click(
+    HEALTH["processes"],
     help="The --processes of the consumer: ask N ports, from the given one on.",
 )
-@click.option(
-    "--timeout",
-    default=DEFAULT_TIMEOUT,
-    show_default=True,
-    type=float,
-    metavar="SECONDS",
-    help="Seconds in which the answer must come.",
-)
+@as_click(HEALTH["timeout"], help="Seconds in which the answer must come.")
 def health(address: str, ready: bool, processes: int, timeout: float) -> int:
     """Ask a consumer whether it is alive, or with --ready whether it is connected: one line.
 

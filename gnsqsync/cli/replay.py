@@ -11,7 +11,6 @@ import click
 
 from gnsqsync.cli.common import (
     Counting,
-    Number,
     connection_keywords,
     print_json,
     rate_text,
@@ -25,6 +24,7 @@ from gnsqsync.cli.spark_options import (
     spark_errors,
     window_options,
 )
+from gnsqsync.commands.options_click import Number
 from gnsqsync.stats import counted
 
 if TYPE_CHECKING:

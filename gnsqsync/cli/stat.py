@@ -15,7 +15,6 @@ from rich.text import Text
 
 from gnsqsync.cli.common import (
     Flag,
-    Number,
     Signals,
     asked,
     http_keywords,
@@ -27,6 +26,8 @@ from gnsqsync.cli.common import (
 from gnsqsync.cluster.servers import Servers
 from gnsqsync.cluster.totals import TopicTotal, totals
 from gnsqsync.commands.integrations import is_stuck, told_stuck
+from gnsqsync.commands.options import DOCTOR, JSON
+from gnsqsync.commands.options_click import Number, as_click
 from gnsqsync.errors import NSQError
 from gnsqsync.options import check_channel, check_topic
 from gnsqsync.process.output import told_when_full
@@ -186,7 +187,7 @@ none has TOPIC or CHANNEL; 2 wrong usage.
 """,
 )
 @click.argument("topic", required=False)
-@click.option("--channel", "-c", metavar="CHANNEL", help="Only this channel.")
+@as_click(DOCTOR["channel"], short="-c", metavar="CHANNEL")
 @nsqd_http_option()
 @lookupd_option()
 @click.option(
@@ -198,7 +199,7 @@ none has TOPIC or CHANNEL; 2 wrong usage.
     help="Seconds between two measurements.",
 )
 @click.option("--once", is_flag=True, help="Measure once and end; there are no rates then.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per measurement.")
+@as_click(JSON, help="One JSON object per measurement.")
 @http_options
 def stat(
     topic: str | None,

@@ -15,7 +15,6 @@ import click
 from gnsqsync import Message, Reader, ReaderGroup, TopicGroup
 from gnsqsync.cli.common import (
     Counting,
-    Number,
     connection_keywords,
     connection_options,
     lookupd_option,
@@ -27,6 +26,7 @@ from gnsqsync.cli.common import (
 )
 from gnsqsync.cli.go_options import Duration, consumer_options
 from gnsqsync.commands.envelopes import OpenEnvelopes
+from gnsqsync.commands.options_click import Number
 from gnsqsync.daemon.goregexp import compile_go
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import ConnectionOptions

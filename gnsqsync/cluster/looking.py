@@ -33,11 +33,8 @@ from gnsqsync.runtime import Runtime, RuntimeLike, choose
 from gnsqsync.wire.frames import FrameDecoder
 from gnsqsync.wire.handshake import Negotiated
 
-__all__ = ["LOOK_SECONDS", "LOOK_TIMEOUT", "Question", "look", "next_port"]
+__all__ = ["Question", "look", "next_port"]
 
-# Seconds between the two looks, and seconds for which a server may be silent.
-LOOK_SECONDS = 2.0
-LOOK_TIMEOUT = 5.0
 # Upper bound of servers that are asked at a time.
 _SIDE_BY_SIDE = 64
 # Timeouts that the answers of all servers to one stage of a look may take.
@@ -57,8 +54,8 @@ class Question:
     lookupd_http: tuple[str, ...] = ()
     topic: str | None = None
     channel: str | None = None
-    seconds: float = LOOK_SECONDS
-    timeout: float = LOOK_TIMEOUT
+    seconds: float = 2.0
+    timeout: float = 5.0
     options: ConnectionOptions = field(default_factory=ConnectionOptions)
     runtime: RuntimeLike | None = None
 

@@ -1,5 +1,5 @@
 """Commands that the command line, Django and Flask share: their options, work and lines.
 
-Knows what a command does. Must not know Django or Flask. ``letters_click`` is for programs
-that use click.
+Knows what a command does. Must not know Django or Flask. ``letters_click`` and
+``options_click`` are for programs that use click.
 """

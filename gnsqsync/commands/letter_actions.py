@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
+from gnsqsync.commands.options import Option
 from gnsqsync.dead_letters import DeadLetter, DeadLetters, Filter
 from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.process.signals import ending, handled
@@ -39,32 +40,25 @@ ABOUT = (
 )
 
 
-class Option(NamedTuple):
-    """An option of the commands in ``actions``. Without a ``metavar`` it is a flag."""
-
-    name: str
-    metavar: str
-    help: str
-    actions: tuple[str, ...] = ("list", "requeue", "purge")
-    repeats: bool = False
-
-    @property
-    def flag(self) -> str:
-        return f"--{self.name.replace('_', '-')}"
-
-
-OPTIONS = (
-    Option("reason", "TEXT", "Only letters with this text in the reason or the exception's type."),
-    Option("older_than", "AGE", "Only letters that died longer ago: 30m, 12h or 7d."),
-    Option("newer_than", "AGE", "Only letters that died within this time."),
-    Option("id", "ID", "Only this letter; may be given several times.", repeats=True),
-    Option("from_topic", "TOPIC", "Only letters that came from this topic."),
-    Option("from_channel", "CHANNEL", "Only letters that this channel gave up."),
-    Option("to", "TOPIC", "Publish the letters to this topic instead.", ("requeue",)),
-    Option("rate", "N", "Upper bound of letters a second.", ("requeue",)),
-    Option("dry_run", "", "Only list the letters, and change nothing.", ("requeue", "purge")),
-    Option("limit", "N", "Letters to look at. Default: 1000; with an ID all.", tuple(ACTIONS)),
-    Option("json", "", "A JSON object for each letter.", ("list", "show")),
+_CHOOSING = ("list", "requeue", "purge")
+# Options, and the commands that have them.
+OPTIONS: tuple[tuple[Option, tuple[str, ...]], ...] = (
+    (
+        Option(
+            "reason", "Only letters with this text in the reason or the exception's type.", "TEXT"
+        ),
+        _CHOOSING,
+    ),
+    (Option("older_than", "Only letters that died longer ago: 30m, 12h or 7d.", "AGE"), _CHOOSING),
+    (Option("newer_than", "Only letters that died within this time.", "AGE"), _CHOOSING),
+    (Option("id", "Only this letter; may be given several times.", "ID", repeats=True), _CHOOSING),
+    (Option("from_topic", "Only letters that came from this topic.", "TOPIC"), _CHOOSING),
+    (Option("from_channel", "Only letters that this channel gave up.", "CHANNEL"), _CHOOSING),
+    (Option("to", "Publish the letters to this topic instead.", "TOPIC"), ("requeue",)),
+    (Option("rate", "Upper bound of letters a second.", "N"), ("requeue",)),
+    (Option("dry_run", "Only list the letters, and change nothing.", kind=bool), _CHOOSING[1:]),
+    (Option("limit", "Letters to look at. Default: 1000; with an ID all.", "N"), tuple(ACTIONS)),
+    (Option("json", "A JSON object for each letter.", kind=bool), ("list", "show")),
 )
 
 _AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
@@ -77,7 +71,7 @@ _SHOWN = 512
 
 def options_of(action: str) -> Iterator[Option]:
     """Return the options of a command, except ``yes`` of purge."""
-    return (option for option in OPTIONS if action in option.actions)
+    return (option for option, actions in OPTIONS if action in actions)
 
 
 class Terminal(NamedTuple):

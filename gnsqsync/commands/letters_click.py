@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from gnsqsync.commands.letter_actions import ABOUT, ACTIONS, Terminal, options_of, run
+from gnsqsync.commands.options_click import click_parameters
 from gnsqsync.dead_letters import DeadLetters
 from gnsqsync.errors import ConfigError
 from gnsqsync.process.output import mention, say, told_when_full
@@ -39,16 +40,7 @@ def dead_letter_command(
     parameters: list[click.Parameter] = [click.Argument(["topic"])]
     if action == "show":
         parameters.append(click.Argument(["id_"], metavar="ID"))
-    parameters += [
-        click.Option(
-            [option.flag, option.name],
-            is_flag=not option.metavar,
-            multiple=option.repeats,
-            metavar=option.metavar or None,
-            help=option.help,
-        )
-        for option in options_of(action)
-    ]
+    parameters += click_parameters(options_of(action))
     if action == "purge":
         parameters.append(click.Option(["--yes", "-y"], is_flag=True, help="Do not ask."))
     examples = "\b\nExample: " + "\n         ".join(

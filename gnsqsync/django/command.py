@@ -6,15 +6,17 @@ Knows no single command.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from gnsqsync.commands.options import Option
 from gnsqsync.process.first_process import become_first_process
 from gnsqsync.process.log_output import readable_log
 from gnsqsync.process.output import CannotWrite, drop_unwritten, replace_closed
 
-__all__ = ["NSQCommand", "at_least"]
+__all__ = ["NSQCommand", "add_options", "at_least"]
 
 
 def at_least(low: int) -> Any:
@@ -27,6 +29,19 @@ def at_least(low: int) -> Any:
         return value
 
     return number
+
+
+def add_options(parser: Any, options: Iterable[Option]) -> None:
+    """Add options of a table to a parser of argparse."""
+    for option in options:
+        kind: dict[str, Any] = {"action": "store_true"}
+        if option.kind is not bool:
+            kind = {"metavar": option.metavar, "type": option.kind, "default": option.default}
+            if option.repeats:
+                kind |= {"action": "append", "default": []}
+            if option.kind is int and option.low is not None:
+                kind["type"] = at_least(int(option.low))
+        parser.add_argument(option.flag, help=option.text, **kind)
 
 
 class NSQCommand(BaseCommand):

@@ -14,6 +14,7 @@ from django.core import mail
 from django.core.exceptions import ImproperlyConfigured
 
 from gnsqsync import Observer, Reader, Writer
+from gnsqsync.commands.options import Option
 from gnsqsync.errors import ConfigError
 from gnsqsync.hints import did_you_mean, meant, right_name, sentence
 from gnsqsync.process.settings import (
@@ -25,10 +26,12 @@ from gnsqsync.process.settings import (
     make_observer,
 )
 
-__all__ = ["DEFAULT", "Alias", "Problem", "aliases", "get_alias", "in_tests", "problems"]
+__all__ = ["ALIAS", "DEFAULT", "Alias", "Problem", "aliases", "get_alias", "in_tests", "problems"]
 
 # Name of the entry that is used if none is named.
 DEFAULT = "default"
+# The option that names an entry.
+ALIAS = Option("alias", "The entry of GNSQSYNC to use.", default=DEFAULT)
 # Keys that an entry may have.
 KEYS = (
     *("NSQD", "LOOKUPD", "NSQD_HTTP", "OPTIONS", "MIDDLEWARE", "OBSERVER", "BACKEND"),

@@ -14,7 +14,8 @@ from django.core.management.base import CommandError, SystemCheckError
 from django.db import connections
 
 from gnsqsync.commands.integrations import listing, run_consumers
-from gnsqsync.django.command import NSQCommand, at_least
+from gnsqsync.commands.options import consume_options
+from gnsqsync.django.command import NSQCommand
 from gnsqsync.django.handlers import Handler
 from gnsqsync.django.known_handlers import claims
 from gnsqsync.django.writers import all_writers, close_writers
@@ -26,77 +27,15 @@ from gnsqsync.process.output import mention, say
 from gnsqsync.process.process_limits import ProcessLimits
 from gnsqsync.process.reload import waiting_for_repair
 
-__all__ = ["ConsumeCommand"]
+__all__ = ["CONSUME", "ConsumeCommand"]
+
+CONSUME = consume_options("@nsq_handler")
 
 
 class ConsumeCommand(NSQCommand):
     """Runs Readers for handlers until a signal comes."""
 
     is_worker: bool = True
-
-    def add_consume_arguments(self, parser: Any) -> None:
-        parser.add_argument(
-            "--concurrency",
-            type=at_least(1),
-            metavar="N",
-            help="Threads for each handler. Default: as @nsq_handler says, or 1.",
-        )
-        parser.add_argument(
-            "--max-in-flight",
-            type=at_least(1),
-            metavar="N",
-            help="Unanswered messages of each handler. Default: as its threads.",
-        )
-        parser.add_argument(
-            "--processes",
-            type=at_least(1),
-            default=1,
-            metavar="N",
-            help="Number of processes, each with these threads. A killed one is replaced.",
-        )
-        parser.add_argument(
-            "--reload", action="store_true", help="Start again when a Python file changes."
-        )
-        parser.add_argument(
-            "--shutdown-timeout",
-            type=float,
-            default=30.0,
-            metavar="SECONDS",
-            help="Time that running handlers get after the first signal. Default: 30.",
-        )
-        parser.add_argument(
-            "--metrics-address",
-            metavar="[HOST:]PORT",
-            help="Serve metrics for Prometheus, /livez and /readyz there, on 127.0.0.1 without a"
-            " host; with --processes on this port and the next ones.",
-        )
-        parser.add_argument(
-            "--handler-limit",
-            type=float,
-            metavar="SECONDS",
-            help="/livez fails when a handler runs longer. Default: it may run for ever.",
-        )
-        parser.add_argument(
-            "--hard-time-limit",
-            type=float,
-            metavar="SECONDS",
-            help="End the process when a handler runs longer; with --processes another one takes"
-            " its place. Default: no limit.",
-        )
-        parser.add_argument(
-            "--max-messages",
-            type=int,
-            metavar="N",
-            help="Stop a process after N messages; with --processes another one takes its place,"
-            " without it the command ends with 0. Default: no limit.",
-        )
-        parser.add_argument(
-            "--max-memory",
-            type=int,
-            metavar="MB",
-            help="Stop a process that uses MB megabytes, in the same way. Default: no limit.",
-        )
-        parser.add_argument("--list", action="store_true", help="Show the handlers and end.")
 
     def execute(self, *args: Any, **options: Any) -> Any:
         """Run the command. With --reload, wait for a repair if a file fails at the start."""

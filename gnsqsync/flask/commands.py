@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from functools import partial
 from typing import Any, Protocol
@@ -14,7 +13,6 @@ from flask.cli import AppGroup, with_appcontext
 
 from gnsqsync import Writer
 from gnsqsync.cluster.diagnosis import examine
-from gnsqsync.cluster.looking import LOOK_SECONDS, LOOK_TIMEOUT
 from gnsqsync.commands.integrations import (
     bodies_of,
     failure_of,
@@ -26,6 +24,16 @@ from gnsqsync.commands.integrations import (
 )
 from gnsqsync.commands.letter_actions import ACTIONS
 from gnsqsync.commands.letters_click import dead_letter_command, run_in_terminal
+from gnsqsync.commands.options import (
+    DOCTOR,
+    HEALTH,
+    JSON,
+    PUBLISH,
+    RELAY,
+    SELECTION,
+    consume_options,
+)
+from gnsqsync.commands.options_click import click_parameters
 from gnsqsync.dead_letters import DeadLetters
 from gnsqsync.dead_letters.places import CHANNEL
 from gnsqsync.errors import ConfigError, NSQError
@@ -40,7 +48,7 @@ from gnsqsync.process.hard_limit import HardLimit
 from gnsqsync.process.log_output import readable_log
 from gnsqsync.process.metrics_page import Exposed
 from gnsqsync.process.output import CannotWrite, drop_unwritten, mention, replace_closed, say
-from gnsqsync.process.probe import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ask_health
+from gnsqsync.process.probe import ask_health
 from gnsqsync.process.process_limits import ProcessLimits
 
 __all__ = ["commands_of"]
@@ -57,6 +65,7 @@ class Extension(Protocol):
 
 def commands_of(nsq: Extension) -> AppGroup:
     """Return the group ``nsq`` for the applications of this extension object."""
+    health = click_parameters(HEALTH.values(), show_default=("address", "timeout"))
     group = _Group(
         "nsq", callback=replace_closed, help="Consume from NSQ, publish to it, and watch it."
     )
@@ -71,8 +80,8 @@ def commands_of(nsq: Extension) -> AppGroup:
             dead_letter_command(action, callback, "flask nsq dead-letters", [_CHANNEL])
         )
     group.add_command(dead_letters)
-    group.add_command(_command("health", _HEALTH_PARAMETERS, partial(_health)))
-    group.add_command(_command("relay", relay.PARAMETERS, partial(relay.relay)))
+    group.add_command(_command("health", health, partial(_health)))
+    group.add_command(_command("relay", click_parameters(RELAY.values()), partial(relay.relay)))
     return group
 
 
@@ -88,82 +97,9 @@ def _command(
 # -- consume -------------------------------------------------------------------------------------
 
 
-def _number(ctx: click.Context, param: click.Parameter, value: float) -> float:
-    # click accepts nan in every range, so it is refused here.
-    if math.isnan(value):
-        raise click.BadParameter(f"'{value}' is not a number; allowed is 0 or more")
-    return value
-
-
 _CONSUME_PARAMETERS: list[click.Parameter] = [
     click.Argument(["names"], nargs=-1, metavar="[NAME]..."),
-    click.Option(
-        ["--topic", "topics"], multiple=True, help="Only handlers of this topic; repeatable."
-    ),
-    click.Option(
-        ["--channel", "channels"], multiple=True, help="Only handlers of this channel; repeatable."
-    ),
-    click.Option(
-        ["--concurrency"],
-        type=click.IntRange(1),
-        metavar="N",
-        help="Threads for each handler. Default: as @nsq.handler says, or 1.",
-    ),
-    click.Option(
-        ["--max-in-flight"],
-        type=click.IntRange(1),
-        metavar="N",
-        help="Unanswered messages of each handler. Default: as its threads.",
-    ),
-    click.Option(
-        ["--processes"],
-        type=click.IntRange(1),
-        default=1,
-        metavar="N",
-        help="Number of processes, each with these threads. A killed one is replaced.",
-    ),
-    click.Option(["--reload"], is_flag=True, help="Start again when a Python file changes."),
-    click.Option(
-        ["--shutdown-timeout"],
-        type=click.FloatRange(0),
-        callback=_number,
-        default=30.0,
-        metavar="SECONDS",
-        help="Time that running handlers get after the first signal. Default: 30.",
-    ),
-    click.Option(
-        ["--metrics-address"],
-        metavar="[HOST:]PORT",
-        help="Serve metrics for Prometheus, /livez and /readyz there, on 127.0.0.1 without a host;"
-        " with --processes on this port and the next ones.",
-    ),
-    click.Option(
-        ["--handler-limit"],
-        type=float,
-        metavar="SECONDS",
-        help="/livez fails when a handler runs longer. Default: it may run for ever.",
-    ),
-    click.Option(
-        ["--hard-time-limit"],
-        type=float,
-        metavar="SECONDS",
-        help="End the process when a handler runs longer; with --processes another one takes its"
-        " place. Default: no limit.",
-    ),
-    click.Option(
-        ["--max-messages"],
-        type=int,
-        metavar="N",
-        help="Stop a process after N messages; with --processes another one takes its place,"
-        " without it the command ends with 0. Default: no limit.",
-    ),
-    click.Option(
-        ["--max-memory"],
-        type=int,
-        metavar="MB",
-        help="Stop a process that uses MB megabytes, in the same way. Default: no limit.",
-    ),
-    click.Option(["--list", "show_list"], is_flag=True, help="Show the handlers and end."),
+    *click_parameters([*SELECTION.values(), *consume_options("@nsq.handler").values()]),
 ]
 
 
@@ -278,10 +214,7 @@ def _select(
 _PUBLISH_PARAMETERS: list[click.Parameter] = [
     click.Argument(["topic"]),
     click.Argument(["bodies"], nargs=-1, metavar="[BODY]..."),
-    click.Option(["--defer"], type=float, metavar="SECONDS", help="Deliver them SECONDS later."),
-    click.Option(
-        ["--timeout"], type=float, metavar="SECONDS", help="For each publish. Default: 5."
-    ),
+    *click_parameters(PUBLISH.values()),
 ]
 
 
@@ -312,7 +245,7 @@ def _publish(
 
 _STAT_PARAMETERS: list[click.Parameter] = [
     click.Argument(["topic"], required=False),
-    click.Option(["--json", "as_json"], is_flag=True, help="One JSON object."),
+    *click_parameters([JSON]),
 ]
 
 
@@ -344,22 +277,7 @@ def _stat(topic: str | None, as_json: bool) -> None:
 
 _DOCTOR_PARAMETERS: list[click.Parameter] = [
     *_STAT_PARAMETERS,
-    click.Option(["--channel"], help="Only this channel."),
-    click.Option(
-        ["--seconds"],
-        type=float,
-        default=LOOK_SECONDS,
-        show_default=True,
-        help="Seconds between two looks. Take more than a handler needs for a message.",
-    ),
-    click.Option(
-        ["--timeout"],
-        type=float,
-        default=LOOK_TIMEOUT,
-        show_default=True,
-        metavar="SECONDS",
-        help="Seconds for which a server may be silent.",
-    ),
+    *click_parameters(DOCTOR.values(), show_default=DOCTOR),
 ]
 
 
@@ -383,32 +301,6 @@ def _doctor(
 
 
 # -- health --------------------------------------------------------------------------------------
-
-_HEALTH_PARAMETERS: list[click.Parameter] = [
-    click.Option(
-        ["--address"],
-        default=DEFAULT_ADDRESS,
-        show_default=True,
-        metavar="[HOST:]PORT|URL",
-        help="The --metrics-address of the consumer.",
-    ),
-    click.Option(["--ready"], is_flag=True, help="Ask /readyz instead of /livez."),
-    click.Option(
-        ["--processes"],
-        type=click.IntRange(1),
-        default=1,
-        metavar="N",
-        help="The --processes of the consumer: ask N ports, from that of --address on.",
-    ),
-    click.Option(
-        ["--timeout"],
-        type=float,
-        default=DEFAULT_TIMEOUT,
-        show_default=True,
-        metavar="SECONDS",
-        help="Longest wait for an answer.",
-    ),
-]
 
 
 def _health(address: str, ready: bool, processes: int, timeout: float) -> None:

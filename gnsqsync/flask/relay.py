@@ -16,7 +16,7 @@ from gnsqsync.outbox.relay_command import lag_text, run_relay
 from gnsqsync.process.output import mention, say
 from gnsqsync.process.settings import imported
 
-__all__ = ["PARAMETERS", "check_outbox", "relay"]
+__all__ = ["check_outbox", "relay"]
 
 KEY = "NSQ_OUTBOX"
 
@@ -26,44 +26,6 @@ class Outbox(Protocol):
 
     def relay(self, *, batch: int, max_attempts: int, rate: float | None) -> Relay: ...
     def lag(self) -> Lag: ...
-
-
-PARAMETERS: list[click.Parameter] = [
-    click.Option(
-        ["--batch"],
-        type=click.IntRange(1),
-        default=100,
-        metavar="N",
-        help="Messages of a transaction. Default: 100.",
-    ),
-    click.Option(
-        ["--interval"],
-        type=float,
-        default=1.0,
-        metavar="SECONDS",
-        help="Between two looks when nothing is due. Default: 1.",
-    ),
-    click.Option(
-        ["--rate"],
-        type=float,
-        metavar="N",
-        help="Upper bound of messages a second, of use after an hour without a relay.",
-    ),
-    click.Option(
-        ["--max-attempts"],
-        type=click.IntRange(1),
-        default=10,
-        metavar="N",
-        help="Refusals by nsqd after which a message has failed for good. Default: 10.",
-    ),
-    click.Option(["--once"], is_flag=True, help="End when nothing is due."),
-    click.Option(
-        ["--lag", "show_lag"],
-        is_flag=True,
-        help="Count waiting and failed messages, and end.",
-    ),
-    click.Option(["--json", "as_json"], is_flag=True, help="With --lag: a JSON object."),
-]
 
 
 def check_outbox(value: object) -> None:

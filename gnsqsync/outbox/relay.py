@@ -69,11 +69,11 @@ class Relay:
 
     Args:
         store: The outbox.
-        batch: Rows of a transaction, 1 or more (default 100).
-        max_attempts: Refusals by nsqd after which a message has failed for good, 1 or more (default
-            10). An nsqd that cannot be reached does not count.
-        rate: Upper bound of messages a second; None (the default): no bound. It limits the rush
-            after a relay was down.
+        batch: Rows of a transaction, 1 or more.
+        max_attempts: Refusals by nsqd after which a message has failed for good, 1 or more. An nsqd
+            that cannot be reached does not count.
+        rate: Upper bound of messages a second; None: no bound. It limits the rush after a relay was
+            down.
 
     Raises:
         ConfigError: A value is not allowed.

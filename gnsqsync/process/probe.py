@@ -14,10 +14,9 @@ from gnsqsync.errors import ConfigError
 from gnsqsync.options import check_duration, check_int
 from gnsqsync.process.metrics_address import LIVE, READY, parse_metrics_address, port_of_process
 
-__all__ = ["DEFAULT_ADDRESS", "DEFAULT_TIMEOUT", "Answer", "ask_health"]
+__all__ = ["DEFAULT_ADDRESS", "Answer", "ask_health"]
 
 DEFAULT_ADDRESS = "127.0.0.1:9150"
-DEFAULT_TIMEOUT = 5.0
 # Upper bound of an answer, in bytes. Each reason is a line.
 _MOST = 65536
 
@@ -35,7 +34,7 @@ def ask_health(
     *,
     ready: bool = False,
     processes: int = 1,
-    timeout: float = DEFAULT_TIMEOUT,
+    timeout: float = 5.0,
 ) -> Answer:
     """Ask /livez, or with ``ready`` /readyz. For several processes return the first bad answer.
 

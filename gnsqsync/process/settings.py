@@ -29,6 +29,7 @@ __all__ = [
     "ClientSettings",
     "as_if_complete",
     "death_headers",
+    "default_of",
     "known_options",
     "load_middleware",
     "load_observer",
@@ -71,10 +72,14 @@ def options_for(owner: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in names}
 
 
+def default_of(option: str) -> Any:
+    """Return the default of an option of Reader."""
+    return inspect.signature(Reader).parameters[option].default
+
+
 def max_attempts_of(options: Mapping[str, Any]) -> int:
     """Return the ``max_attempts`` of a Reader with these options."""
-    default: int = inspect.signature(Reader).parameters["max_attempts"].default
-    found: int = options.get("max_attempts", default)
+    found: int = options.get("max_attempts", default_of("max_attempts"))
     return found
 
 

@@ -57,7 +57,6 @@ LONG_FUNCTIONS = {
     "wire.frames.feed": 66,
     "django.schedule.periodic": 65,
     "django.config._problems_of_keys": 63,
-    "django.consume_command.add_consume_arguments": 63,
     "flask.extension.handler": 63,
     "spark.jobs.rollup.rollup": 61,
 }

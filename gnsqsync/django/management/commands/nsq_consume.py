@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from gnsqsync.django.consume_command import ConsumeCommand
+from gnsqsync.commands.options import SELECTION
+from gnsqsync.django.command import add_options
+from gnsqsync.django.consume_command import CONSUME, ConsumeCommand
 from gnsqsync.django.handlers import select
 
 __all__ = ["Command"]
@@ -23,16 +25,7 @@ class Command(ConsumeCommand):
         parser.add_argument(
             "names", nargs="*", metavar="name", help="Handlers or apps; all of them if none."
         )
-        parser.add_argument(
-            "--topic", action="append", default=[], help="Only handlers of this topic; repeatable."
-        )
-        parser.add_argument(
-            "--channel",
-            action="append",
-            default=[],
-            help="Only handlers of this channel; repeatable.",
-        )
-        self.add_consume_arguments(parser)
+        add_options(parser, (*SELECTION.values(), *CONSUME.values()))
 
     def handle(self, **options: Any) -> None:
         wanted = options["names"], options["topic"], options["channel"]

@@ -12,8 +12,8 @@ from django.core.management.base import CommandError
 from gnsqsync.commands.letter_actions import ABOUT, ACTIONS, Terminal, options_of, run
 from gnsqsync.dead_letters import DeadLetters
 from gnsqsync.dead_letters.places import CHANNEL
-from gnsqsync.django.command import NSQCommand
-from gnsqsync.django.config import DEFAULT, get_alias
+from gnsqsync.django.command import NSQCommand, add_options
+from gnsqsync.django.config import ALIAS, get_alias
 from gnsqsync.errors import ConfigError
 from gnsqsync.process.output import say
 
@@ -34,16 +34,11 @@ class Command(NSQCommand):
             below.add_argument("topic")
             if action == "show":
                 below.add_argument("show_id", metavar="id")
-            for option in options_of(action):
-                kind: dict[str, Any] = {"action": "store_true"}
-                if option.metavar:
-                    kind = {"metavar": option.metavar}
-                    kind["action"] = "append" if option.repeats else "store"
-                below.add_argument(option.flag, help=option.help, **kind)
+            add_options(below, options_of(action))
             if action == "purge":
                 below.add_argument("--yes", action="store_true", help="Do not ask.")
             below.add_argument("--channel", default=CHANNEL, help="Take them from this channel.")
-            below.add_argument("--alias", default=DEFAULT, help="The entry of GNSQSYNC to use.")
+            add_options(below, (ALIAS,))
 
     def handle(self, **options: Any) -> None:
         action, yes = options["action"], bool(options.get("yes"))

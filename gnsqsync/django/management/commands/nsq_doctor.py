@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 
 from gnsqsync.cluster.diagnosis import examine
-from gnsqsync.cluster.looking import LOOK_SECONDS, LOOK_TIMEOUT
-from gnsqsync.django.command import NSQCommand
-from gnsqsync.django.config import DEFAULT, get_alias
+from gnsqsync.commands.options import DOCTOR, JSON
+from gnsqsync.django.command import NSQCommand, add_options
+from gnsqsync.django.config import ALIAS, get_alias
 from gnsqsync.errors import NSQError
 from gnsqsync.process.output import say
 
@@ -28,21 +29,8 @@ class Command(NSQCommand):
 
     def add_arguments(self, parser: Any) -> None:
         parser.add_argument("topic", nargs="?", help="Only this one.")
-        parser.add_argument("--channel", help="Only this channel.")
-        parser.add_argument("--alias", default=DEFAULT, help="The entry of GNSQSYNC to use.")
-        parser.add_argument(
-            "--seconds",
-            type=float,
-            default=LOOK_SECONDS,
-            help="Seconds between two looks. Take more than a handler needs for a message.",
-        )
-        parser.add_argument(
-            "--timeout",
-            type=float,
-            default=LOOK_TIMEOUT,
-            help="Seconds for which a server may be silent.",
-        )
-        parser.add_argument("--json", action="store_true", help="One JSON object.")
+        seconds, timeout = DOCTOR["seconds"], replace(DOCTOR["timeout"], metavar=None)
+        add_options(parser, (DOCTOR["channel"], ALIAS, seconds, timeout, JSON))
 
     def handle(self, **options: Any) -> None:
         try:

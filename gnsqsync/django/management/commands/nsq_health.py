@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from django.core.management.base import CommandError
 
-from gnsqsync.django.command import NSQCommand
+from gnsqsync.commands.options import HEALTH
+from gnsqsync.django.command import NSQCommand, add_options
 from gnsqsync.errors import ConfigError
 from gnsqsync.process.output import say
-from gnsqsync.process.probe import DEFAULT_ADDRESS, DEFAULT_TIMEOUT, ask_health
+from gnsqsync.process.probe import ask_health
 
 __all__ = ["Command"]
+
+_PROCESSES = "The --processes of nsq_consume: ask N ports, from that of --address on."
+_OPTIONS = (
+    replace(HEALTH["address"], help="The --metrics-address of nsq_consume. Default: {default}."),
+    HEALTH["ready"],
+    replace(HEALTH["processes"], help=_PROCESSES, low=None),
+    replace(HEALTH["timeout"], help="Longest wait for an answer. Default: {default:g}."),
+)
 
 
 class Command(NSQCommand):
@@ -23,27 +33,7 @@ class Command(NSQCommand):
     requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: Any) -> None:
-        parser.add_argument(
-            "--address",
-            default=DEFAULT_ADDRESS,
-            metavar="[HOST:]PORT|URL",
-            help=f"The --metrics-address of nsq_consume. Default: {DEFAULT_ADDRESS}.",
-        )
-        parser.add_argument("--ready", action="store_true", help="Ask /readyz instead of /livez.")
-        parser.add_argument(
-            "--processes",
-            type=int,
-            default=1,
-            metavar="N",
-            help="The --processes of nsq_consume: ask N ports, from that of --address on.",
-        )
-        parser.add_argument(
-            "--timeout",
-            type=float,
-            default=DEFAULT_TIMEOUT,
-            metavar="SECONDS",
-            help=f"Longest wait for an answer. Default: {DEFAULT_TIMEOUT:g}.",
-        )
+        add_options(parser, _OPTIONS)
 
     def handle(self, **options: Any) -> None:
         try:

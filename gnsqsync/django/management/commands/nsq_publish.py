@@ -9,8 +9,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 
 from gnsqsync.commands.integrations import bodies_of, failure_of, publish_all
-from gnsqsync.django.command import NSQCommand
-from gnsqsync.django.config import DEFAULT
+from gnsqsync.commands.options import PUBLISH
+from gnsqsync.django.command import NSQCommand, add_options
+from gnsqsync.django.config import ALIAS
 from gnsqsync.django.writers import close_writers, get_writer
 from gnsqsync.errors import NSQError
 from gnsqsync.options import check_topic
@@ -28,13 +29,7 @@ class Command(NSQCommand):
     def add_arguments(self, parser: Any) -> None:
         parser.add_argument("topic")
         parser.add_argument("bodies", nargs="*", metavar="body")
-        parser.add_argument("--alias", default=DEFAULT, help="The entry of GNSQSYNC to use.")
-        parser.add_argument(
-            "--defer", type=float, metavar="SECONDS", help="Deliver them SECONDS later."
-        )
-        parser.add_argument(
-            "--timeout", type=float, metavar="SECONDS", help="For each publish. Default: 5."
-        )
+        add_options(parser, (ALIAS, *PUBLISH.values()))
 
     def handle(self, **options: Any) -> None:
         topic, alias, timeout = options["topic"], options["alias"], options["timeout"]

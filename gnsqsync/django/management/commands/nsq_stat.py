@@ -8,8 +8,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 
 from gnsqsync.commands.integrations import shown, topics_of
-from gnsqsync.django.command import NSQCommand
-from gnsqsync.django.config import DEFAULT, get_alias
+from gnsqsync.commands.options import JSON
+from gnsqsync.django.command import NSQCommand, add_options
+from gnsqsync.django.config import ALIAS, get_alias
 from gnsqsync.process.output import say
 
 __all__ = ["Command"]
@@ -24,8 +25,7 @@ class Command(NSQCommand):
 
     def add_arguments(self, parser: Any) -> None:
         parser.add_argument("topic", nargs="?", help="Only this one.")
-        parser.add_argument("--alias", default=DEFAULT, help="The entry of GNSQSYNC to use.")
-        parser.add_argument("--json", action="store_true", help="One JSON object.")
+        add_options(parser, (ALIAS, JSON))
 
     def handle(self, **options: Any) -> None:
         try:

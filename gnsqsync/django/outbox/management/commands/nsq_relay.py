@@ -8,7 +8,8 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.db import connections
 
-from gnsqsync.django.command import NSQCommand, at_least
+from gnsqsync.commands.options import RELAY
+from gnsqsync.django.command import NSQCommand, add_options
 from gnsqsync.django.databases import written
 from gnsqsync.django.outbox.models import OutboxMessage
 from gnsqsync.django.outbox.relay import OutboxStore
@@ -38,40 +39,7 @@ class Command(NSQCommand):
             metavar="ALIAS",
             help="The database of the outbox. Default: the one in which the router writes it.",
         )
-        parser.add_argument(
-            "--batch",
-            type=at_least(1),
-            default=100,
-            metavar="N",
-            help="Messages of a transaction. Default: 100.",
-        )
-        parser.add_argument(
-            "--interval",
-            type=float,
-            default=1.0,
-            metavar="SECONDS",
-            help="Between two looks when nothing is due. Default: 1.",
-        )
-        parser.add_argument(
-            "--rate",
-            type=float,
-            metavar="N",
-            help="Upper bound of messages a second, of use after an hour without a relay.",
-        )
-        parser.add_argument(
-            "--max-attempts",
-            type=at_least(1),
-            default=10,
-            metavar="N",
-            help="Refusals by nsqd after which a message has failed for good. Default: 10.",
-        )
-        parser.add_argument("--once", action="store_true", help="End when nothing is due.")
-        parser.add_argument(
-            "--lag",
-            action="store_true",
-            help="Count waiting and failed messages, and end.",
-        )
-        parser.add_argument("--json", action="store_true", help="With --lag: a JSON object.")
+        add_options(parser, RELAY.values())
 
     def handle(self, **options: Any) -> None:
         database = written(OutboxMessage, options["database"])

@@ -9,7 +9,8 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from gnsqsync.django.consume_command import ConsumeCommand
+from gnsqsync.django.command import add_options
+from gnsqsync.django.consume_command import CONSUME, ConsumeCommand
 from gnsqsync.django.tasks import known
 from gnsqsync.django.tasks.pruning import UNFINISHED, prune_all
 from gnsqsync.django.tasks.worker import TaskHandler, backends, handler_of
@@ -45,7 +46,7 @@ class Command(ConsumeCommand):
             help="With --prune: also of tasks that have not ended, DAYS after the last news of"
             f" them. Default: {UNFINISHED.days}.",
         )
-        self.add_consume_arguments(parser)
+        add_options(parser, CONSUME.values())
 
     def handle(self, **options: Any) -> None:
         days = options["prune"]
