@@ -6,59 +6,21 @@ Knows WSGI and sockets. Must not know what its pages show.
 from __future__ import annotations
 
 import contextlib
-import socket
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from socketserver import TCPServer, ThreadingMixIn
-from typing import Any, TypeAlias, cast
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
-from wsgiref.types import WSGIApplication
+from typing import Any, TypeAlias
 
-from gnsqsync.daemon.framing import HeaderLines, fault
+from gnsqsync.daemon.http_connection import Limits
+from gnsqsync.daemon.http_threads import ThreadServer, listen
+from gnsqsync.daemon.wsgi import WSGI, from_wsgi
 
 __all__ = ["Page", "served", "text_page"]
 
-Page: TypeAlias = WSGIApplication
+Page: TypeAlias = WSGI
 
-# Seconds for which a client may be silent.
-_REQUEST_SECONDS = 10.0
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-    def server_bind(self) -> None:
-        # HTTPServer's method would look up the host name, which may take long.
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
-        self.setup_environ()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that have left. wsgiref has answered errors of pages with 500."""
-
-
-class _Handler(WSGIRequestHandler):
-    timeout = _REQUEST_SECONDS
-
-    def parse_request(self) -> bool:
-        """Read the headers. Return False, after a 400, if they give the body's end twice."""
-        connection = self.rfile
-        headers = HeaderLines(connection)
-        self.rfile = cast("Any", headers)
-        try:
-            found = super().parse_request()
-        finally:
-            self.rfile = connection
-        why = fault(headers.lines, self.request_version) if found else ""
-        if why:
-            self.send_error(400, explain=why)
-        return found and not why
-
-    def address_string(self) -> str:
-        return str(self.client_address[0])
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing, because a probe comes every few seconds."""
+# The visitors are a probe and Prometheus. The descriptors belong to the Readers and Writers.
+_LIMITS = Limits(visitors=100, head_size=65536, patience=10.0, whole_body=10.0, keeps=False)
+# Seconds for which the end waits for pages that are being answered.
+_LAST_ANSWERS = 1.0
 
 
 def _plain(
@@ -97,7 +59,7 @@ def _site(pages: Mapping[str, Page]) -> Page:
             body = _plain(start_response, "405 Method Not Allowed", use, allowed)
         else:
             body = page({**environ, "REQUEST_METHOD": "GET"}, start_response)
-        return [] if method == "HEAD" else body
+        return body
 
     return site
 
@@ -108,16 +70,11 @@ def served(host: str, port: int, pages: Mapping[str, Page]) -> Iterator[int]:
 
     OSError if the address cannot be bound.
     """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, address = found[0]
-    kind = type("_Server", (_Server,), {"address_family": family})
-    server: _Server = kind(address[:2], _Handler)
-    server.set_app(_site(pages))
-    thread = threading.Thread(target=server.serve_forever, name="nsq-metrics", daemon=True)
-    thread.start()
+    listener = listen(host, port)
+    here = listener.getsockname()[:2]
+    server = ThreadServer(listener, from_wsgi(_site(pages), here), _LIMITS, "nsq-metrics")
+    server.start()
     try:
-        yield server.server_port
+        yield here[1]
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        server.stop(_LAST_ANSWERS)

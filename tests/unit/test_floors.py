@@ -93,8 +93,12 @@ EXCEPTIONS = {
     "gnsqsync.admin.cluster_metrics": {"gnsqsync.runtime.troubles"},
     # Watch reads as any client does.
     "gnsqsync.admin.watch": {"gnsqsync"},
-    # The page refuses the requests that every server of ours refuses.
-    "gnsqsync.process.web_page": {"gnsqsync.daemon.framing"},
+    # The page is served by the one HTTP server.
+    "gnsqsync.process.web_page": {
+        "gnsqsync.daemon.http_connection",
+        "gnsqsync.daemon.http_threads",
+        "gnsqsync.daemon.wsgi",
+    },
     # The page of metrics; loaded only where it is asked for.
     "gnsqsync.process.metrics_page": {"gnsqsync.prometheus", "gnsqsync"},
     "gnsqsync.prometheus": {"gnsqsync"},
@@ -141,6 +145,9 @@ SEAM_EXCEPTIONS = {
     "gnsqsync.admin": {"concurrent", "queue", "threading"},
     # Used in the processes of the two.
     "gnsqsync.daemon.parent": {"gevent"},
+    # The HTTP server. It must answer where the threads or greenlets of Readers hang.
+    "gnsqsync.daemon.http_connection": {"socket"},
+    "gnsqsync.daemon.http_threads": {"socket", "threading"},
     # gethostname() only.
     "gnsqsync.admin.actions": {"socket"},
     # The command, in a process of its own on gevent's server.
@@ -152,8 +159,6 @@ SEAM_EXCEPTIONS = {
     "gnsqsync.cli.demo_spark_stop": {"select"},
     # Signals on the loop of a server that runs on gevent.
     "gnsqsync.process.signals": {"gevent"},
-    # A web server of its own: it must answer where the Readers' threads or greenlets hang.
-    "gnsqsync.process.web_page": {"socket", "socketserver", "threading"},
 }
 # Bytes and decisions take the time as an argument, so that tests need no clock.
 WITHOUT_CLOCK = ("gnsqsync.wire", "gnsqsync.policy")

@@ -1,5 +1,7 @@
 """A parser of HTTP/1.x requests that accepts and refuses what Go's net/http does, in Go's words.
-It is stricter in one thing: a request must say only once where its body ends.
+It is stricter in one thing: a request must say only once, and clearly, where its body ends. If a
+proxy and a server read two different ends, the server takes the rest of one visitor's body for the
+next visitor's request.
 
 Knows bytes and ``recv``. Routes and answers are elsewhere.
 """
@@ -11,12 +13,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from gnsqsync.daemon.framing import ends_twice
-
-__all__ = ["BadBody", "Body", "Head", "Refused", "Source", "read_head"]
+__all__ = ["MOST_HEAD", "BadBody", "Body", "Head", "Refused", "Source", "read_head"]
 
 # Go's limit for request line and headers, in bytes: a megabyte and the size of its read buffer.
-_MAX_HEAD = (1 << 20) + 4096
+MOST_HEAD = (1 << 20) + 4096
 _MAX_CHUNK_LINE = 4096
 _MAX_TRAILER = 4096
 # Go's limit for overhead in a chunked body, in bytes. 16 bytes a chunk and twice the data are free.
@@ -33,6 +33,8 @@ _NAME = _TOKEN + b" "
 _HOST = _DIGITS + _LETTERS + b"!$%&'()*+,-.:;=[]_~"
 _SCHEME = _DIGITS + _LETTERS + b"+-."
 _CONTROL = bytes((*range(32), 127))
+# Beginnings of headers that say where a body ends.
+_FRAMING = (b"content-length", b"transfer-encoding")
 _AUTHORITY = (
     rb"(?:[A-Za-z0-9\-._~:!$&'()*+,;=%@]*@)?"
     rb"(?:\[[^\[\]/@]*\]|[A-Za-z0-9\-._~!$&'()*+,;=\x80-\xff]*)(?::[0-9]*)?"
@@ -115,14 +117,17 @@ class Head(NamedTuple):
     closes: bool
     """True if the connection ends after this request."""
     expects: str
+    headers: dict[bytes, list[bytes]]
+    """Lists of values by name in lower case."""
 
 
-def read_head(source: Source, *, after_post: bool = False) -> Head | None:
+def read_head(source: Source, *, after_post: bool = False, most: int = MOST_HEAD) -> Head | None:
     """Read the next request. Return None if the client has closed. Refused, and errors of ``recv``.
 
     ``after_post``: skip line ends before the request, which some clients send after a body.
+    ``most``: upper bound of the head in bytes.
     """
-    left = _MAX_HEAD
+    left = most
     if after_post:
         # Go skips line ends within the next four bytes only.
         peeked = source.peek(4)
@@ -142,12 +147,11 @@ def read_head(source: Source, *, after_post: bool = False) -> Head | None:
     method, target, version = _request_line(_without_end(first))
     path, query = _target(target, is_connect=method == b"CONNECT")
     headers = _read_headers(line)
-    hosts = headers.get(b"host", [])
-    _check(len(hosts) <= 1)
+    _check(len(headers.get(b"host", [])) <= 1)
     is_chunked = _is_chunked(headers, version)
     # Go accepts two equal lengths, and a length beside chunks. Here both are refused.
-    lengths, encodings = headers.get(b"content-length", []), headers.get(b"transfer-encoding", [])
-    _check(not ends_twice(len(lengths), len(encodings)))
+    encodings = headers.get(b"transfer-encoding", [])
+    _check(len(headers.get(b"content-length", [])) + len(encodings) <= 1)
     length = _content_length(headers)
     if is_chunked:
         length = -1
@@ -155,15 +159,15 @@ def read_head(source: Source, *, after_post: bool = False) -> Head | None:
     is_upgrade = (method, target, version) == (b"PRI", b"*", (2, 0))
     if version[0] != 1 and not is_upgrade:
         raise Refused("505 HTTP Version Not Supported: unsupported protocol version")
-    if version >= (1, 1) and not hosts and not is_upgrade and method != b"CONNECT":
-        raise Refused("400 Bad Request: missing required Host header")
-    if hosts and hosts[0] and not _is_of(hosts[0], _HOST):
-        raise Refused("400 Bad Request: malformed Host header")
+    needs_host = version >= (1, 1) and not is_upgrade and method != b"CONNECT"
+    _check_host(headers.get(b"host"), is_needed=needs_host)
     if any(b" " in name for name in headers):
         raise Refused("400 Bad Request: invalid header name")
     connection = _tokens(headers.get(b"connection", []))
     is_old = version < (1, 1)
-    keeps_alive = is_old and b"keep-alive" in connection
+    # Chunks are no body to Go if the client is old. A proxy may read them as one, so the connection
+    # ends.
+    keeps_alive = is_old and b"keep-alive" in connection and not encodings
     return Head(
         method.decode(),
         path.decode("latin-1"),
@@ -173,7 +177,15 @@ def read_head(source: Source, *, after_post: bool = False) -> Head | None:
         keeps_alive,
         not keeps_alive and (is_old or is_upgrade or b"close" in connection),
         headers.get(b"expect", [b""])[0].decode("latin-1").lower(),
+        headers,
     )
+
+
+def _check_host(hosts: list[bytes] | None, *, is_needed: bool) -> None:
+    if is_needed and not hosts:
+        raise Refused("400 Bad Request: missing required Host header")
+    if hosts and hosts[0] and not _is_of(hosts[0], _HOST):
+        raise Refused("400 Bad Request: malformed Host header")
 
 
 def _check(is_good: object) -> None:
@@ -229,25 +241,32 @@ def _target(target: bytes, *, is_connect: bool) -> tuple[bytes, bytes]:
 
 def _read_headers(line: Callable[[], bytes]) -> dict[bytes, list[bytes]]:
     """Read the headers up to the empty line. Return lists of values by name in lower case."""
-    headers: dict[bytes, list[bytes]] = {}
-    values: list[bytes] | None = None
-    while True:
-        raw = line()
-        _check(raw)
-        text = _without_end(raw)
-        if not text:
-            return headers
+    # Each value is a list of its lines, joined at the end. A join for each line would take the
+    # square of the time.
+    headers: dict[bytes, list[list[bytes]]] = {}
+    value: list[bytes] | None = None
+    while text := _header_line(line):
         if text[:1] in b" \t":
-            # The line continues the last header.
-            if values is None:
+            # The line continues the last header. A proxy may take it for a header of its own.
+            if value is None or text.strip(b" \t").lower().startswith(_FRAMING):
                 raise Refused("400 Bad Request")
-            value = values.pop() + b" " + text.strip(b" \t")
         else:
-            name, colon, value = text.partition(b":")
+            name, colon, text = text.partition(b":")
             _check(colon and _is_of(name, _NAME))
-            values = headers.setdefault(name.lower(), [])
-        _check(not _has(value.replace(b"\t", b""), _CONTROL))
-        values.append(value.strip(b" \t"))
+            value = []
+            headers.setdefault(name.lower(), []).append(value)
+        _check(not _has(text.replace(b"\t", b""), _CONTROL))
+        value.append(text.strip(b" \t"))
+    return {
+        name: [value[0] if len(value) == 1 else b" ".join(filter(None, value)) for value in values]
+        for name, values in headers.items()
+    }
+
+
+def _header_line(line: Callable[[], bytes]) -> bytes:
+    raw = line()
+    _check(raw)
+    return _without_end(raw)
 
 
 def _is_chunked(headers: dict[bytes, list[bytes]], version: tuple[int, int]) -> bool:

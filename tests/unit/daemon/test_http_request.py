@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from gnsqsync.embedded.http_request import BadBody, Body, Head, Refused, Source, read_head
+from gnsqsync.daemon.http_request import BadBody, Body, Head, Refused, Source, read_head
 
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 
@@ -43,13 +43,15 @@ def test_requests_in_turn() -> None:
     for parts in pieces(data):
         here = source(*parts)
         first = read_head(here)
-        assert first == Head("POST", "/a", "b=c", False, 3, False, False, "")
+        lengths = {b"host": [b"x"], b"content-length": [b"3"]}
+        assert first == Head("POST", "/a", "b=c", False, 3, False, False, "", lengths)
         assert read(Body(here, 3, None)) == b"abc"
         second = read_head(here, after_post=True)
-        assert second == Head("PUT", "/d/\xe9", "", False, -1, False, False, "")
+        chunks = {b"host": [b"x"], b"transfer-encoding": [b"chunked"]}
+        assert second == Head("PUT", "/d/\xe9", "", False, -1, False, False, "", chunks)
         body = Body(here, -1, None)
         assert (read(body), body.is_whole) == (b"def", True)
-        assert read_head(here) == Head("GET", "*", "", True, 0, False, True, "")
+        assert read_head(here) == Head("GET", "*", "", True, 0, False, True, "", {})
         assert read_head(here) is None
 
 
@@ -82,6 +84,35 @@ def test_who_keeps_a_connection() -> None:
 def test_a_line_of_a_header_that_goes_on() -> None:
     found = head(b"GET / HTTP/1.1\r\nHost: x\r\nExpect: 100-\r\n\t CONTINUE \r\n\r\n")
     assert found.expects == "100- continue"
+
+
+@pytest.mark.parametrize("name", [b"Content-Length: 2", b"transfer-encoding : chunked"])
+def test_a_line_that_goes_on_and_looks_like_the_end_of_a_body(name: bytes) -> None:
+    """A proxy that strips blanks takes such a line for a header."""
+    with pytest.raises(Refused, match="400 Bad Request"):
+        head(b"POST / HTTP/1.1\r\nHost: x\r\nX: y\r\n " + name + b"\r\n\r\n")
+
+
+def test_a_header_of_twenty_thousand_lines() -> None:
+    """The lines are joined once: a join for each line would copy 800 megabytes."""
+    lines = b" abc\r\n" * 20_000
+    found = head(b"GET / HTTP/1.1\r\nHost: x\r\nX: y\r\n" + lines + b"\r\n")
+    assert found.headers[b"x"] == [b"y" + b" abc" * 20_000]
+
+
+def test_chunks_of_an_old_client_end_the_connection() -> None:
+    """The chunks would be the next request."""
+    old = b"POST / HTTP/1.0\r\nConnection: keep-alive\r\n"
+    assert head(old + b"\r\n").keeps_alive
+    found = head(old + CHUNKED + b"\r\n")
+    assert (found.keeps_alive, found.closes, found.length) == (False, True, 0)
+
+
+def test_a_head_has_the_size_that_its_server_allows() -> None:
+    data = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert read_head(source(data), most=len(data)) is not None
+    with pytest.raises(Refused, match="431"):
+        read_head(source(data), most=len(data) - 2)
 
 
 def test_refused_as_soon_as_it_is_known() -> None:
