@@ -76,8 +76,6 @@ class ClusterMetrics:
         self._servers = Servers(
             nsqds, lookupds, at_a_time=_SIDE_BY_SIDE, timeout=timeout, **options
         )
-        for address in nsqds:
-            self._servers.nsqd(address)  # A bad address of the command line is a ConfigError here.
         # Held while servers are asked. Guards ``_servers`` and the two fields below.
         self._turn = threading.Lock()
         # The metrics of the last scrape, and the monotonic time until which they are served.

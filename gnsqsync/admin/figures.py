@@ -1,4 +1,4 @@
-"""Counts of topics and channels from nsqd's /stats, their sums and rates, for the first page.
+"""Counts of topics and channels from nsqd's /stats, and their rates, for the first page.
 
 Knows numbers only: no requests, no threads, no clock.
 """
@@ -11,21 +11,19 @@ from typing import NamedTuple
 
 from gnsqsync.admin import shapes
 from gnsqsync.admin.shapes import Shape
+from gnsqsync.cluster.totals import ChannelTotal, TopicTotal
 
 __all__ = [
-    "ChannelFigures",
     "NodeFigures",
     "Rates",
     "Span",
-    "TopicFigures",
     "TopicRates",
-    "add_up",
     "node_figures",
     "rates_between",
     "rates_over",
 ]
 
-# nsqd's names for the counts of ChannelFigures, in their order.
+# nsqd's names for the counts of ChannelTotal, in their order.
 _COUNTS = (
     "depth",
     "in_flight_count",
@@ -37,44 +35,11 @@ _COUNTS = (
 )
 
 
-class ChannelFigures(NamedTuple):
-    """The counts of a channel on one nsqd, or on all together."""
-
-    depth: int
-    in_flight: int
-    deferred: int
-    requeued: int
-    timed_out: int
-    messages: int
-    clients: int
-    paused: bool
-
-    @property
-    def is_stuck(self) -> bool:
-        """True if messages wait, consumers are there, and none of them has a message."""
-        return bool(self.depth and self.clients and not self.in_flight and not self.paused)
-
-    @property
-    def left(self) -> int:
-        """Messages that left the channel since nsqd started: finished or emptied."""
-        return self.messages - self.depth - self.in_flight - self.deferred
-
-
-class TopicFigures(NamedTuple):
-    """The counts of a topic. ``depth``: messages in the topic itself. ``nodes``: nsqds with it."""
-
-    depth: int
-    messages: int
-    paused: bool
-    nodes: int
-    channels: Mapping[str, ChannelFigures]
-
-
 class NodeFigures(NamedTuple):
     """The topics of one nsqd at the monotonic time ``at``."""
 
     at: float
-    topics: Mapping[str, TopicFigures]
+    topics: Mapping[str, TopicTotal]
     # Sentences about entries of the answer that could not be read.
     left_out: tuple[str, ...] = ()
 
@@ -103,54 +68,17 @@ def node_figures(stats: Shape, at: float) -> NodeFigures:
     return NodeFigures(at, dict(topics), tuple(left_out))
 
 
-def _topic(entry: Shape, left_out: list[str]) -> tuple[str, TopicFigures]:
+def _topic(entry: Shape, left_out: list[str]) -> tuple[str, TopicTotal]:
     channels = dict(shapes.each(entry, "channels", _channel, left_out.append))
     depth, messages = shapes.numbers(entry, ("depth", "message_count"))
     name: str = shapes.value(entry, "topic_name", str)
-    return name, TopicFigures(depth, messages, shapes.value(entry, "paused", bool), 1, channels)
+    return name, TopicTotal(depth, messages, shapes.value(entry, "paused", bool), 1, channels)
 
 
-def _channel(entry: Shape) -> tuple[str, ChannelFigures]:
+def _channel(entry: Shape) -> tuple[str, ChannelTotal]:
     name: str = shapes.value(entry, "channel_name", str)
     counts = (*shapes.numbers(entry, _COUNTS), shapes.value(entry, "paused", bool))
-    return name, ChannelFigures._make(counts)
-
-
-def add_up(nodes: Iterable[NodeFigures]) -> dict[str, TopicFigures]:
-    """Sum the topics of all nsqds. A channel is paused if it is paused on any nsqd."""
-    totals: dict[str, TopicFigures] = {}
-    for node in nodes:
-        for name, topic in node.topics.items():
-            known = totals.get(name)
-            if known is None:
-                totals[name] = topic._replace(channels=dict(topic.channels))
-                continue
-            channels = dict(known.channels)
-            for channel, figures in topic.channels.items():
-                channels[channel] = (
-                    _sum(channels[channel], figures) if channel in channels else figures
-                )
-            totals[name] = TopicFigures(
-                known.depth + topic.depth,
-                known.messages + topic.messages,
-                known.paused or topic.paused,
-                known.nodes + 1,
-                channels,
-            )
-    return totals
-
-
-def _sum(one: ChannelFigures, other: ChannelFigures) -> ChannelFigures:
-    return ChannelFigures(
-        one.depth + other.depth,
-        one.in_flight + other.in_flight,
-        one.deferred + other.deferred,
-        one.requeued + other.requeued,
-        one.timed_out + other.timed_out,
-        one.messages + other.messages,
-        one.clients + other.clients,
-        one.paused or other.paused,
-    )
+    return name, ChannelTotal(*counts)
 
 
 @dataclass(slots=True)

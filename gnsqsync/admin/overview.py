@@ -17,8 +17,6 @@ from gnsqsync.admin.cluster import AllFailed, Cluster, http_address, told
 from gnsqsync.admin.figures import (
     NodeFigures,
     Span,
-    TopicFigures,
-    add_up,
     node_figures,
     rates_between,
     rates_over,
@@ -27,6 +25,7 @@ from gnsqsync.admin.shapes import Shape
 from gnsqsync.admin.troubles import ChannelRow, Level, TopicRow, letters_of, topic_row
 from gnsqsync.admin.turns import in_turns
 from gnsqsync.admin.upstream import Failed
+from gnsqsync.cluster.totals import TopicTotal, add_up
 
 __all__ = ["Overview", "Picture"]
 
@@ -47,7 +46,7 @@ _RATED = 5
 _MOST_ASKED = 200
 _PATIENCE_FOR_READY = 1.0
 # The figures of a topic for which no nsqd has answered.
-_NOTHING = TopicFigures(0, 0, False, 0, {})
+_NOTHING = TopicTotal()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,7 @@ class Overview:
         # The looking thread alone uses the fields below.
         self._asked: dict[str, Future[NodeFigures]] = {}
         self._latest: dict[str, NodeFigures] = {}
-        self._totals: dict[str, TopicFigures] = {}
+        self._totals: dict[str, TopicTotal] = {}
         self._spans: deque[Span] = deque(maxlen=_RATED)
         self._waiting: dict[str, deque[int]] = {}
         # The topics that an nsqd had at one of the looks, while nsqlookupds know them.
@@ -180,7 +179,7 @@ class Overview:
             return Picture(errors=(str(error),), at=time.time(), is_partial=True)
         addresses = [http_address(node) for node in nodes]
         latest, more = self._figures(addresses)
-        totals = add_up(latest.values())
+        totals = add_up(node.topics for node in latest.values())
         pairs = [(before[key], now) for key, now in latest.items() if key in before]
         pairs = [(old, new) for old, new in pairs if new.at > old.at]
         if pairs:
@@ -244,7 +243,7 @@ class Overview:
         return found
 
     def _idle(
-        self, latest: Mapping[str, NodeFigures], totals: Mapping[str, TopicFigures]
+        self, latest: Mapping[str, NodeFigures], totals: Mapping[str, TopicTotal]
     ) -> dict[str, set[str]]:
         """Return, by topic, the channels where messages wait and all consumers have RDY 0.
 

@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from gnsqsync.admin.figures import ChannelFigures, Rates, TopicFigures, TopicRates
+from gnsqsync.admin.figures import Rates, TopicRates
+from gnsqsync.cluster.totals import ChannelTotal, TopicTotal
 from gnsqsync.dead_letters.places import CHANNEL, OLD_CHANNEL
 from gnsqsync.stats import counted
 
@@ -59,7 +60,7 @@ class ChannelRow(NamedTuple):
     """A channel. ``drain``: seconds until it is empty, inf if never, None if not known."""
 
     name: str
-    figures: ChannelFigures
+    figures: ChannelTotal
     rates: Rates
     drain: float | None
     troubles: tuple[Trouble, ...]
@@ -73,7 +74,7 @@ class TopicRow(NamedTuple):
     """
 
     name: str
-    figures: TopicFigures
+    figures: TopicTotal
     incoming: float
     channels: tuple[ChannelRow, ...]
     slowest: ChannelRow | None
@@ -98,7 +99,7 @@ def names_letters_of(name: str) -> str | None:
     return None if found is None else found[1]
 
 
-def letters_of(name: str, topics: Mapping[str, TopicFigures]) -> str:
+def letters_of(name: str, topics: Mapping[str, TopicTotal]) -> str:
     """Return the topic whose dead letters are in the topic ``name``, or "" for other messages.
 
     The name decides if the topic in its first part exists. Otherwise it decides only if ``name``
@@ -119,9 +120,9 @@ def letters_of(name: str, topics: Mapping[str, TopicFigures]) -> str:
 
 def channel_row(
     name: str,
-    figures: ChannelFigures,
+    figures: ChannelTotal,
     rates: Rates | None,
-    before: ChannelFigures | None,
+    before: ChannelTotal | None,
     *,
     is_idle: bool = False,
     has_letters: bool = False,
@@ -152,9 +153,9 @@ def _drain(waiting: int, rates: Rates) -> float:
 
 def _of_channel(
     name: str,
-    figures: ChannelFigures,
+    figures: ChannelTotal,
     rates: Rates,
-    before: ChannelFigures | None,
+    before: ChannelTotal | None,
     drain: float | None,
     is_idle: bool,
 ) -> list[Trouble]:
@@ -182,9 +183,9 @@ def _of_channel(
 
 def topic_row(
     name: str,
-    figures: TopicFigures,
+    figures: TopicTotal,
     rates: TopicRates | None,
-    before: TopicFigures | None,
+    before: TopicTotal | None,
     *,
     idle: Collection[str] = (),
     away: Collection[str] = (),

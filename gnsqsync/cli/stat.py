@@ -25,7 +25,7 @@ from gnsqsync.cli.common import (
 )
 from gnsqsync.cluster.servers import Servers
 from gnsqsync.cluster.totals import TopicTotal, totals
-from gnsqsync.commands.integrations import is_stuck, told_stuck
+from gnsqsync.commands.integrations import told_stuck
 from gnsqsync.commands.options import DOCTOR, JSON
 from gnsqsync.commands.options_click import Number, as_click
 from gnsqsync.errors import NSQError
@@ -66,8 +66,6 @@ class Source:
     ) -> None:
         fixed = nsqds or (() if lookupds else ("127.0.0.1:4151",))
         self._servers = Servers(fixed, lookupds, **(options or {}))
-        for address in fixed:
-            self._servers.nsqd(address)  # A bad address of the command line is a ConfigError here.
         self._topic = topic
         self._channel = channel
 
@@ -90,32 +88,36 @@ class Source:
             if stats is not None:
                 row.update(version=stats.version, health=stats.health)
             servers.append(row)
-        topics = [_topic_row(name, one) for name, one in totals(asked.answers.values()).items()]
-        self._fill_in_ready(topics, {address: found.nsqds[address] for address in asked.answers})
-        return servers, topics
+        topics = totals(asked.answers.values())
+        ready = self._ready(topics, {address: found.nsqds[address] for address in asked.answers})
+        return servers, [_topic_row(name, topics[name], ready.get(name, {})) for name in topics]
 
-    def _fill_in_ready(self, topics: list[Row], nsqds: dict[str, NsqdHTTP]) -> None:
-        """Set ``ready`` of stuck channels: the sum of the RDY of their consumers.
+    def _ready(
+        self, topics: dict[str, TopicTotal], nsqds: dict[str, NsqdHTTP]
+    ) -> dict[str, dict[str, int | None]]:
+        """Return, by topic, the sum of the consumers' RDY of each stuck channel.
 
         An answer with all consumers may be large, so other channels have none.
         """
         stuck = [
-            (topic["topic"], row)
-            for topic in topics
-            for row in topic["channels"]
-            if is_stuck(row) and not row["paused"]
+            (name, channel)
+            for name, topic in topics.items()
+            for channel, one in topic.channels.items()
+            if one.is_stuck
         ]
         del stuck[_MOST_ASKED:]
+        found: dict[str, dict[str, int | None]] = {}
         if not stuck:
-            return
-        names = [(topic, row["channel"]) for topic, row in stuck]
+            return found
         # A single call for each nsqd: an nsqd that hangs now costs one timeout, not one a channel.
-        asked = self._servers.ask(nsqds, partial(_consumers, names))
-        found = totals(stats for answer in asked.answers.values() for stats in answer)
-        for topic, row in stuck:
-            one = found.get(topic, TopicTotal()).channels.get(row["channel"])
+        asked = self._servers.ask(nsqds, partial(_consumers, stuck))
+        now = totals(stats for answer in asked.answers.values() for stats in answer)
+        for name, channel in stuck:
+            total = now.get(name, TopicTotal()).channels.get(channel)
             # Consumers of an nsqd that does not answer may have RDY.
-            row["ready"] = one.ready if one and not asked.failures else None
+            ready = total.ready if total and not asked.failures else None
+            found.setdefault(name, {})[channel] = ready
+        return found
 
     def _stats(self, client: NsqdHTTP) -> Stats:
         return client.stats(self._topic, self._channel, include_clients=False, include_mem=False)
@@ -129,7 +131,7 @@ def _server(kind: str, address: str, error: NSQError | None) -> Row:
     return {"kind": kind, "address": address, "error": None if error is None else str(error)}
 
 
-def _topic_row(name: str, total: TopicTotal) -> Row:
+def _topic_row(name: str, total: TopicTotal, ready: dict[str, int | None]) -> Row:
     return {
         "topic": name,
         **{key: getattr(total, key) for key in TOPIC_NUMBERS},
@@ -141,6 +143,7 @@ def _topic_row(name: str, total: TopicTotal) -> Row:
                 **{key: getattr(one, key) for key, _ in CHANNEL_NUMBERS},
                 "messages_per_second": None,
                 "paused": one.paused,
+                **({"ready": ready[channel]} if channel in ready else {}),
             }
             for channel, one in total.channels.items()
         ],
@@ -316,7 +319,7 @@ def plain_lines(servers: list[Row], topics: list[Row]) -> list[str]:
 def _stuck(topics: list[Row]) -> list[str]:
     """Return a line for each channel where messages wait and all consumers have RDY 0."""
     return [
-        told_stuck(topic["topic"], row["channel"], row)
+        told_stuck(topic["topic"], row["channel"], row["depth"])
         for topic in topics
         for row in topic["channels"]
         if row.get("ready") == 0

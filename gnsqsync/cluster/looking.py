@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from gnsqsync.addresses import Address, AddressLike, parse_addresses
 from gnsqsync.cluster.asking import Outcomes, ask_all
-from gnsqsync.cluster.servers import Servers
+from gnsqsync.cluster.servers import Servers, next_port
 from gnsqsync.cluster.sight import LIMITS, Lookupd, Nsqd, Snapshot, Trial
 from gnsqsync.connection.opening import Opening
 from gnsqsync.connection.stream import Stream
@@ -33,7 +33,7 @@ from gnsqsync.runtime import Runtime, RuntimeLike, choose
 from gnsqsync.wire.frames import FrameDecoder
 from gnsqsync.wire.handshake import Negotiated
 
-__all__ = ["Question", "look", "next_port"]
+__all__ = ["Question", "look"]
 
 # Upper bound of servers that are asked at a time.
 _SIDE_BY_SIDE = 64
@@ -74,13 +74,6 @@ def look(question: Question) -> Snapshot:
         return looking.run()
     finally:
         looking.servers.close()
-
-
-def next_port(address: Address) -> Address | None:
-    """Return nsqd's HTTP address for its TCP address: by default the next port."""
-    if address.path or address.port == 65535:
-        return None
-    return Address(address.host, address.port + 1)
 
 
 class _Facts(NamedTuple):
@@ -128,9 +121,7 @@ class _Looking:
                 key = (node.broadcast_address, node.tcp_port)
                 listed.setdefault(key, {}).setdefault(lookupd.address, node)
         bad: dict[str, NSQError] = {}
-        clients: dict[str, NsqdHTTP] = {}
-        for address in self._fixed:
-            clients[address] = self.servers.nsqd(address)
+        clients: dict[str, NsqdHTTP] = {one: self.servers.nsqd(one) for one in self._fixed}
         for address in [self._http_of(one) for one in listed.values()]:
             try:
                 clients[address] = self.servers.nsqd(address)

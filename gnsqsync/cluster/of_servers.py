@@ -19,6 +19,11 @@ _CLOCKS_MAY_DIFFER = 3.0
 _NANOSECONDS = 1e9
 
 
+def _about(kind: str, nsqd: Nsqd, wrong: str, right: str, level: Level = Level.ERROR) -> Finding:
+    """Return a finding that concerns all messages that wait at an nsqd."""
+    return Finding(kind, level, nsqd.name, wrong, right, nsqd.waiting)
+
+
 def _lookupds_away(seen: Snapshot) -> Iterator[Finding]:
     for lookupd in seen.lookupds:
         if lookupd.error:
@@ -56,43 +61,35 @@ def _tcp_address(nsqd: Nsqd) -> Iterator[Finding]:
     if tcp is None or tcp.verdict == "good":
         return
     if tcp.verdict == "refused":
-        yield Finding(
+        yield _about(
             "nsqd_refuses",
-            Level.ERROR,
-            nsqd.name,
+            nsqd,
             f"nsqd {nsqd.name} does not take a client with these options: {tcp.why}",
             "Give consumers the TLS and AUTH options that this nsqd wants, and its TCP port.",
-            nsqd.waiting,
         )
     elif tcp.verdict == "silent":
-        yield Finding(
+        yield _about(
             "nsqd_hangs",
-            Level.ERROR,
-            nsqd.name,
+            nsqd,
             f"nsqd {nsqd.name} takes connections and does not answer: {tcp.why}",
             "See whether its process is stopped, swaps, or waits for its disk; and that the address"
             " is that of an nsqd's TCP port.",
-            nsqd.waiting,
         )
     elif nsqd.listed:
-        yield Finding(
+        yield _about(
             "nsqd_unreachable",
-            Level.ERROR,
-            nsqd.name,
+            nsqd,
             f"nsqd {nsqd.name} cannot be reached from this machine at the address that nsqlookupd"
             f" lists: {tcp.why}",
             "Start it, open the port, set its --broadcast-address to a name that consumers reach,"
             " or give consumers an address_map.",
-            nsqd.waiting,
         )
     else:
-        yield Finding(
+        yield _about(
             "nsqd_unreachable",
-            Level.ERROR,
-            nsqd.name,
+            nsqd,
             f"nsqd {nsqd.name} cannot be reached from this machine: {tcp.why}",
             "Start it, open the port, or correct the address.",
-            nsqd.waiting,
         )
 
 
@@ -132,13 +129,11 @@ def _http_address(nsqd: Nsqd) -> Iterator[Finding]:
 def _went(seen: Snapshot) -> Iterator[Finding]:
     for nsqd in seen.nsqds:
         if nsqd.info is not None and nsqd.error:
-            yield Finding(
+            yield _about(
                 "nsqd_went",
-                Level.ERROR,
-                nsqd.name,
+                nsqd,
                 f"nsqd {nsqd.name} answered at first, and then no more: {nsqd.error}",
                 "See whether it was stopped, or whether it hangs.",
-                nsqd.waiting,
             )
 
 
@@ -154,15 +149,13 @@ def _this_machine_only(seen: Snapshot) -> Iterator[Finding]:
             or not _is_loopback(node.remote_address.rpartition(":")[0].strip("[]"))
         ]
         if others:
-            yield Finding(
+            yield _about(
                 "loopback",
-                Level.ERROR,
-                nsqd.name,
+                nsqd,
                 f"nsqd {nsqd.name} is registered with an address that leads each consumer to its"
                 " own machine.",
                 "Start that nsqd with --broadcast-address, a name that consumers on other machines"
                 " reach.",
-                nsqd.waiting,
             )
 
 
@@ -193,14 +186,13 @@ def _registrations(seen: Snapshot) -> Iterator[Finding]:
         if not missing or nsqd.info is None:
             continue
         if len(missing) == len(answering):
-            yield Finding(
+            yield _about(
                 "unlisted",
-                Level.ERROR if nsqd.waiting else Level.WARNING,
-                nsqd.name,
+                nsqd,
                 f"No nsqlookupd lists nsqd {nsqd.name}, where {waiting(nsqd.waiting)}.",
                 "Start that nsqd with --lookupd-tcp-address; consumers that ask nsqlookupds do not"
                 " find it.",
-                nsqd.waiting,
+                Level.ERROR if nsqd.waiting else Level.WARNING,
             )
         else:
             yield Finding(
@@ -255,14 +247,12 @@ def _topic_registrations(seen: Snapshot) -> Iterator[Finding]:
 def _health(seen: Snapshot) -> Iterator[Finding]:
     for nsqd in seen.nsqds:
         if nsqd.info is not None and nsqd.health != "OK":
-            yield Finding(
+            yield _about(
                 "unhealthy",
-                Level.ERROR,
-                nsqd.name,
+                nsqd,
                 f"nsqd {nsqd.name} is not healthy: {short(nsqd.health)}",
                 "See that its --data-path has free space and may be written; its publishers get"
                 " errors until then.",
-                nsqd.waiting,
             )
 
 
@@ -336,13 +326,11 @@ def _secret(seen: Snapshot) -> Iterator[Finding]:
                 " it.",
             )
         elif agreed.auth is not None and agreed.auth.get("permission_count") == 0:
-            yield Finding(
+            yield _about(
                 "no_permission",
-                Level.ERROR,
-                nsqd.name,
+                nsqd,
                 f"The auth server of nsqd {nsqd.name} gives this client no permission at all.",
                 "Let the auth server allow the topics and channels of this secret.",
-                nsqd.waiting,
             )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
+from gnsqsync.addresses import Address, NsqdAddress, parse_address
 from gnsqsync.cluster.asking import AT_A_TIME, Outcomes, ask_all
 from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP
@@ -19,10 +20,21 @@ from gnsqsync.http.transport import HTTPKeywords
 if TYPE_CHECKING:
     from gnsqsync.http.clients import Node
 
-__all__ = ["Found", "Servers"]
+__all__ = ["Found", "Servers", "next_port", "next_ports"]
 
 C = TypeVar("C", bound=NsqdHTTP | LookupdHTTP)
 T = TypeVar("T")
+
+
+def next_port(address: NsqdAddress) -> Address | None:
+    """Return nsqd's HTTP address for its TCP address: by default the next port."""
+    tcp = parse_address(address)
+    return None if tcp.path or tcp.port == 65535 else Address(tcp.host, tcp.port + 1)
+
+
+def next_ports(addresses: Iterable[NsqdAddress]) -> list[str]:
+    """Return ``next_port`` of each address. An address without one stays, so a failure names it."""
+    return [str(next_port(address) or address) for address in addresses]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,9 @@ class Servers:
         timeout: Seconds for which a server may be silent.
         options: Further keywords of NsqdHTTP and LookupdHTTP. They bound the bytes of an answer.
 
+    Raises:
+        ConfigError: An address is not valid.
+
     Threads:
         One thread at a time.
     """
@@ -68,6 +83,8 @@ class Servers:
         self.lookupds: dict[str, LookupdHTTP] = {
             address: LookupdHTTP(address, timeout=timeout, **options) for address in lookupds
         }
+        for address in self._fixed:
+            self.nsqd(address)
 
     def close(self) -> None:
         """Close all connections."""

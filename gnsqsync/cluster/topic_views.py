@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gnsqsync.cluster.sight import Nsqd, Snapshot
+from gnsqsync.cluster.totals import channel_total
 from gnsqsync.http.nsqd_types import ChannelStats, ClientStats, TopicStats
 
 __all__ = ["ChannelPart", "ChannelView", "TopicView", "topic_views"]
@@ -24,14 +25,7 @@ class ChannelPart:
     def is_stuck(self) -> bool:
         """True if messages wait, no consumer may get one (RDY 0), and none is in flight."""
         looks = [self.now] if self.before is None else [self.before, self.now]
-        return all(
-            one.depth > 0
-            and not one.paused
-            and not one.in_flight_count
-            and bool(one.clients)
-            and not any(client.ready_count for client in one.clients)
-            for one in looks
-        )
+        return all(channel_total(one).is_idle for one in looks)
 
     def grown(self, attribute: str) -> int:
         """Return the increase of a count between the looks, 0 if nsqd has restarted in between."""
@@ -44,7 +38,7 @@ class ChannelPart:
         """Number of messages that left the channel between the looks."""
         if self.before is None:
             return 0
-        return max(0, _gone(self.now) - _gone(self.before))
+        return max(0, channel_total(self.now).left - channel_total(self.before).left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +109,3 @@ def topic_views(seen: Snapshot) -> Iterator[TopicView]:
             if seen.channel in (None, each)
         )
         yield TopicView(name, tuple(at[name]), channels)
-
-
-def _gone(channel: ChannelStats) -> int:
-    waiting = channel.depth + channel.in_flight_count + channel.deferred_count
-    return channel.message_count - waiting

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from operator import add
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from gnsqsync.http.nsqd_types import Stats
+from gnsqsync.http.nsqd_types import ChannelStats, Stats
 
-__all__ = ["ChannelTotal", "TopicTotal", "totals"]
+__all__ = ["ChannelTotal", "TopicTotal", "add_up", "channel_total", "totals"]
 
 
-@dataclass(slots=True)
-class ChannelTotal:
-    """Counts of a channel. ``requeued``, ``timed_out``, ``messages`` count from nsqds' starts.
+class ChannelTotal(NamedTuple):
+    """Counts of a channel at one nsqd, or at several together.
 
-    ``ready``: sum of the consumers' RDY, where the answers have the consumers.
+    ``requeued``, ``timed_out``, ``messages`` count from nsqds' starts. ``ready``: sum of the
+    consumers' RDY, where the answers have the consumers.
     """
 
     depth: int = 0
@@ -24,43 +26,94 @@ class ChannelTotal:
     timed_out: int = 0
     messages: int = 0
     clients: int = 0
-    ready: int = 0
     paused: bool = False
+    ready: int = 0
+
+    @property
+    def is_stuck(self) -> bool:
+        """True if messages wait, consumers are there, and none of them has a message."""
+        return bool(self.depth and self.clients and not self.in_flight and not self.paused)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if the channel is stuck because all consumers have RDY 0. Needs ``ready``."""
+        return self.is_stuck and not self.ready
+
+    @property
+    def left(self) -> int:
+        """Messages that left the channel since nsqd started: finished or emptied."""
+        return self.messages - self.depth - self.in_flight - self.deferred
+
+    def plus(self, other: ChannelTotal) -> ChannelTotal:
+        """Return the sum. It is paused if one of both is."""
+        sums: Iterable[Any] = map(add, self, other)
+        return ChannelTotal(*sums)._replace(paused=self.paused or other.paused)
 
 
-@dataclass(slots=True)
-class TopicTotal:
-    """Counts of a topic, and of its channels by name in alphabetical order."""
+class TopicTotal(NamedTuple):
+    """Counts of a topic, and of its channels by name. ``nodes``: number of nsqds with the topic."""
 
     depth: int = 0
     messages: int = 0
     paused: bool = False
-    channels: dict[str, ChannelTotal] = field(default_factory=dict)
+    nodes: int = 0
+    channels: Mapping[str, ChannelTotal] = MappingProxyType({})
 
 
 def totals(answers: Iterable[Stats]) -> dict[str, TopicTotal]:
-    """Return the sums over the answers of nsqds, by topic in alphabetical order.
+    """Return the sums over the answers of nsqds, topics and channels in alphabetical order."""
+    found = add_up(map(_topics, answers))
+    return {
+        name: topic._replace(channels=dict(sorted(topic.channels.items())))
+        for name, topic in sorted(found.items())
+    }
 
-    A topic or channel is paused if it is paused at one nsqd.
-    """
+
+def add_up(nsqds: Iterable[Mapping[str, TopicTotal]]) -> dict[str, TopicTotal]:
+    """Sum the topics of nsqds. A topic or channel is paused if it is paused at one nsqd."""
     found: dict[str, TopicTotal] = {}
-    for stats in answers:
-        for topic in stats.topics:
-            total = found.setdefault(topic.topic_name, TopicTotal())
-            total.depth += topic.depth
-            total.messages += topic.message_count
-            total.paused |= topic.paused
-            for channel in topic.channels:
-                one = total.channels.setdefault(channel.channel_name, ChannelTotal())
-                one.depth += channel.depth
-                one.in_flight += channel.in_flight_count
-                one.deferred += channel.deferred_count
-                one.requeued += channel.requeue_count
-                one.timed_out += channel.timeout_count
-                one.messages += channel.message_count
-                one.clients += channel.client_count
-                one.ready += sum(client.ready_count for client in channel.clients)
-                one.paused |= channel.paused
-    for total in found.values():
-        total.channels = dict(sorted(total.channels.items()))
-    return dict(sorted(found.items()))
+    for topics in nsqds:
+        for name, topic in topics.items():
+            known = found.get(name)
+            if known is None:
+                found[name] = topic
+                continue
+            channels = dict(known.channels)
+            for channel, one in topic.channels.items():
+                channels[channel] = channels[channel].plus(one) if channel in channels else one
+            found[name] = TopicTotal(
+                known.depth + topic.depth,
+                known.messages + topic.messages,
+                known.paused or topic.paused,
+                known.nodes + topic.nodes,
+                channels,
+            )
+    return found
+
+
+def channel_total(channel: ChannelStats) -> ChannelTotal:
+    """Return the counts of a channel at one nsqd."""
+    return ChannelTotal(
+        channel.depth,
+        channel.in_flight_count,
+        channel.deferred_count,
+        channel.requeue_count,
+        channel.timeout_count,
+        channel.message_count,
+        channel.client_count,
+        channel.paused,
+        sum(client.ready_count for client in channel.clients),
+    )
+
+
+def _topics(stats: Stats) -> dict[str, TopicTotal]:
+    return {
+        topic.topic_name: TopicTotal(
+            topic.depth,
+            topic.message_count,
+            topic.paused,
+            1,
+            {one.channel_name: channel_total(one) for one in topic.channels},
+        )
+        for topic in stats.topics
+    }

@@ -24,14 +24,12 @@ from gnsqsync.stats import ReaderStats, counted
 from gnsqsync.writer import Writer
 
 if TYPE_CHECKING:
-    from gnsqsync.cluster.totals import TopicTotal
+    from gnsqsync.cluster.totals import ChannelTotal, TopicTotal
 
 __all__ = [
     "bodies_of",
     "failure_of",
-    "is_stuck",
     "listing",
-    "next_port",
     "publish_all",
     "run_consumers",
     "shown",
@@ -44,8 +42,6 @@ _BATCH = 200
 
 # Number of checks, a second apart, after which a Reader without a connection gets a line.
 _PATIENT_LOOKS = 5
-
-Row = dict[str, Any]
 
 
 def run_consumers(
@@ -224,18 +220,18 @@ def topics_of(
     lookupd_http: Sequence[str] = (),
     nsqd_tcp: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
-) -> tuple[dict[str, Row], list[str]]:
+) -> tuple[dict[str, TopicTotal], list[str]]:
     """Return depths, clients and their RDY by topic, summed over nsqds, and the failures.
 
     The nsqds are those of ``nsqd_http``, or those that ``lookupd_http`` list, or the ports after
     the ports of ``nsqd_tcp``. ``options``: connection options, whose TLS files serve for https.
     """
     # The imports are here, so that consumers and publishers do not load requests.
-    from gnsqsync.cluster.servers import Servers
+    from gnsqsync.cluster.servers import Servers, next_ports
     from gnsqsync.cluster.totals import totals
 
-    fixed = nsqd_http or (() if lookupd_http else [next_port(address) for address in nsqd_tcp])
     try:
+        fixed = nsqd_http or (() if lookupd_http else next_ports(nsqd_tcp))
         cluster = Servers(fixed, () if nsqd_http else lookupd_http, **https_options(options or {}))
     except ConfigError as error:
         return {}, [str(error)]
@@ -244,7 +240,7 @@ def topics_of(
         asked = servers.ask(found.nsqds, lambda nsqd: nsqd.stats(topic))
     failed = {**found.lookups.failures, **found.bad, **asked.failures}
     failures = [f"{address}: {error}" for address, error in failed.items()]
-    topics = {name: _row(total) for name, total in totals(asked.answers.values()).items()}
+    topics = totals(asked.answers.values())
     if not topics and not failures:
         if not found.nsqds:
             failures.append(f"no nsqd is registered at {', '.join(lookupd_http)}")
@@ -253,63 +249,41 @@ def topics_of(
     return topics, failures
 
 
-def shown(topics: dict[str, Row], failures: list[str], *, as_json: bool) -> Iterator[str]:
+def shown(topics: dict[str, TopicTotal], failures: list[str], *, as_json: bool) -> Iterator[str]:
     """Yield the result of ``topics_of()`` as lines for people, or as one JSON object."""
     if as_json:
-        yield json.dumps({"topics": topics, "failures": failures})
-    else:
-        yield from _table(topics)
-        for topic, row in sorted(topics.items()):
-            for channel, numbers in sorted(row["channels"].items()):
-                if is_stuck(numbers) and not numbers["ready"]:
-                    yield told_stuck(topic, channel, numbers)
-
-
-def is_stuck(numbers: Mapping[str, Any]) -> bool:
-    """Return True if messages wait, consumers are there, and none of them has a message."""
-    return bool(numbers["depth"] and numbers["clients"] and not numbers["in_flight"])
-
-
-def told_stuck(topic: str, channel: str, numbers: Mapping[str, Any]) -> str:
-    """Return the line on a stuck channel of which all consumers have sent RDY 0."""
-    return (
-        f"{topic}/{channel}: {counted(numbers['depth'], 'message')} wait, and no consumer takes any"
-        " (RDY 0): in backoff, or paused"
-    )
-
-
-def _table(topics: dict[str, Row]) -> Iterator[str]:
-    rows: list[tuple[str, ...]] = [
+        rows = {
+            name: {
+                "depth": topic.depth,
+                "messages": topic.messages,
+                "channels": {channel: _numbers(one) for channel, one in topic.channels.items()},
+            }
+            for name, topic in topics.items()
+        }
+        yield json.dumps({"topics": rows, "failures": failures})
+        return
+    table: list[tuple[str, ...]] = [
         ("topic/channel", "depth", "in flight", "deferred", "messages", "clients", "RDY")
     ]
-    for topic, row in sorted(topics.items()):
-        rows.append((topic, str(row["depth"]), "", "", str(row["messages"]), "", ""))
-        for channel, numbers in sorted(row["channels"].items()):
-            rows.append((f"{topic}/{channel}", *map(str, numbers.values())))
-    yield from listing(rows, numbers=True)
+    stuck = []
+    for name, topic in topics.items():
+        table.append((name, str(topic.depth), "", "", str(topic.messages), "", ""))
+        for channel, one in topic.channels.items():
+            table.append((f"{name}/{channel}", *map(str, _numbers(one).values())))
+            if one.is_idle:
+                stuck.append(told_stuck(name, channel, one.depth))
+    yield from listing(table, numbers=True)
+    yield from stuck
 
 
-def next_port(address: str) -> str:
-    """Return nsqd's HTTP address for its TCP address: by default the next port."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit():
-        return address  # Without a port the clients use 4150 and 4151.
-    return f"{host}:{int(port) + 1}"
+def _numbers(one: ChannelTotal) -> dict[str, int]:
+    names = ("depth", "in_flight", "deferred", "messages", "clients", "ready")
+    return {name: getattr(one, name) for name in names}
 
 
-def _row(total: TopicTotal) -> Row:
-    return {
-        "depth": total.depth,
-        "messages": total.messages,
-        "channels": {
-            name: {
-                "depth": channel.depth,
-                "in_flight": channel.in_flight,
-                "deferred": channel.deferred,
-                "messages": channel.messages,
-                "clients": channel.clients,
-                "ready": channel.ready,
-            }
-            for name, channel in total.channels.items()
-        },
-    }
+def told_stuck(topic: str, channel: str, depth: int) -> str:
+    """Return the line on a stuck channel of which all consumers have sent RDY 0."""
+    return (
+        f"{topic}/{channel}: {counted(depth, 'message')} wait, and no consumer takes any"
+        " (RDY 0): in backoff, or paused"
+    )

@@ -122,13 +122,13 @@ def _waiting(topics: dict[str, Alias]) -> dict[str, int]:
     """Count the letters that wait in each topic, as far as the nsqds answer."""
     found: dict[str, int] = {}
     for alias in {alias.name: alias for alias in topics.values()}.values():
-        rows, _ = topics_of(
+        totals, _ = topics_of(
             None, nsqd_http=alias.nsqd_http, lookupd_http=alias.lookupd, nsqd_tcp=alias.nsqd
         )
-        for topic, row in rows.items():
-            depths = [numbers["depth"] for numbers in row["channels"].values()]
+        for topic, total in totals.items():
+            depths = [channel.depth for channel in total.channels.values()]
             if topic in topics and topics[topic].name == alias.name:
-                found[topic] = row["depth"] + max(depths, default=0)
+                found[topic] = total.depth + max(depths, default=0)
     return found
 
 

@@ -25,7 +25,7 @@ from django.views.decorators.csrf import csrf_exempt
 from gnsqsync.addresses import http_urls
 from gnsqsync.admin.access import LETTERS, MAY_ACT, RECORD, USER
 from gnsqsync.admin.app import Admin, create_app
-from gnsqsync.commands.integrations import next_port
+from gnsqsync.cluster.servers import next_ports
 from gnsqsync.django.config import DEFAULT, Alias, get_alias
 from gnsqsync.django.login import login_url
 from gnsqsync.options import https_options
@@ -137,7 +137,7 @@ def _new(alias: Alias) -> Admin:
 def _addresses(alias: Alias) -> dict[str, list[str]]:
     if alias.lookupd:
         return {"lookupd_http_address": [_host_and_port(url) for url in http_urls(alias.lookupd)]}
-    nsqds = alias.nsqd_http or tuple(next_port(address) for address in alias.nsqd)
+    nsqds = alias.nsqd_http or next_ports(alias.nsqd)
     return {"nsqd_http_address": [_host_and_port(url) for url in http_urls(nsqds, 4151)]}
 
 

@@ -89,7 +89,7 @@ def test_consumers_in_a_backoff_are_told_of(
         topics, failures = topics_of(None, nsqd_http=[server.address])
     assert (line in printed) is told
     assert topic["channels"][0].get("ready") == (None if in_flight else rdy)
-    assert not failures and topics["orders"]["channels"]["billing"]["ready"] == rdy
+    assert not failures and topics["orders"].channels["billing"].ready == rdy
     head, *rest = shown(topics, failures, as_json=False)
     assert head.endswith("RDY") and rest[1].endswith(f" {rdy}")
     assert rest[2:] == ([line] if told else [])

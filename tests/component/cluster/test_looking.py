@@ -125,12 +125,14 @@ def test_a_wrong_question(question: Question, words: str) -> None:
 
 
 def test_servers_and_totals(site: Site) -> None:
-    servers = Servers(["127.0.0.1:1", "no address:x"], [site.lookupd.http_address])
+    with pytest.raises(ConfigError, match="'no address:x' has no valid host"):
+        Servers(["127.0.0.1:1", "no address:x"], [site.lookupd.http_address])
+    servers = Servers(["127.0.0.1:1"], [site.lookupd.http_address])
     try:
         found = servers.find()
         asked = servers.ask(found.nsqds, lambda nsqd: nsqd.stats())
         assert list(found.nsqds) == ["127.0.0.1:1", site.nsqd.http_address]
-        assert list(found.bad) == ["no address:x"]
+        assert not found.bad
         assert list(asked.failures) == ["127.0.0.1:1"]
         total = totals(asked.answers.values())["t"]
         assert (total.messages, total.channels["c"].depth) == (3, 3)

@@ -10,13 +10,10 @@ from typing import Literal
 import pytest
 
 from gnsqsync.admin.figures import (
-    ChannelFigures,
     NodeFigures,
     Rates,
     Span,
-    TopicFigures,
     TopicRates,
-    add_up,
     node_figures,
     rates_between,
     rates_over,
@@ -26,12 +23,13 @@ from gnsqsync.admin.pages.graphite import target
 from gnsqsync.admin.pages.texts import drain_text, duration_text, rate_text, spark_points
 from gnsqsync.admin.troubles import Level, channel_row, letters_of, topic_row
 from gnsqsync.admin.upstream import Failed
+from gnsqsync.cluster.totals import ChannelTotal, TopicTotal, add_up
 from gnsqsync.embedded.statsd import Meter, expand_prefix
 
-GOOD = ChannelFigures(0, 1, 0, 0, 0, 10, 2, False)
+GOOD = ChannelTotal(0, 1, 0, 0, 0, 10, 2, False)
 
 
-def told(figures: ChannelFigures, rates: Rates | None = None) -> list[tuple[Level, str]]:
+def told(figures: ChannelTotal, rates: Rates | None = None) -> list[tuple[Level, str]]:
     row = channel_row("c", figures, rates or Rates(), figures)
     return [tuple(trouble) for trouble in row.troubles]  # type: ignore[misc]
 
@@ -50,7 +48,7 @@ def told(figures: ChannelFigures, rates: Rates | None = None) -> list[tuple[Leve
         (GOOD._replace(depth=9000), Rates(incoming=1, outgoing=2), Level.WARNING, "drains slowly"),
     ],
 )
-def test_what_is_told(figures: ChannelFigures, rates: Rates, level: Level, text: str) -> None:
+def test_what_is_told(figures: ChannelTotal, rates: Rates, level: Level, text: str) -> None:
     ((found, words),) = told(figures, rates)
     assert found == level
     assert text in words
@@ -83,15 +81,15 @@ def test_the_estimate_until_a_channel_is_empty() -> None:
 
 
 def test_a_topic_without_a_channel() -> None:
-    row = topic_row("t", TopicFigures(4, 4, False, 1, {}), TopicRates(), None)
+    row = topic_row("t", TopicTotal(4, 4, False, 1, {}), TopicRates(), None)
     assert (row.level, row.waiting, row.slowest) == (Level.WARNING, 4, None)
-    empty = topic_row("t", TopicFigures(0, 4, False, 1, {}), TopicRates(), None)
+    empty = topic_row("t", TopicTotal(0, 4, False, 1, {}), TopicRates(), None)
     assert empty.level == Level.GOOD
 
 
 def test_the_worst_trouble_comes_first() -> None:
     channels = {"a": GOOD._replace(paused=True), "b": GOOD._replace(clients=0, depth=7)}
-    row = topic_row("t", TopicFigures(1, 9, True, 2, channels), TopicRates(), None)
+    row = topic_row("t", TopicTotal(1, 9, True, 2, channels), TopicRates(), None)
     assert row.level == Level.BAD
     assert [trouble.level for trouble in row.troubles] == [Level.BAD, Level.WARNING, Level.NOTE]
     assert row.slowest is not None
@@ -99,8 +97,8 @@ def test_the_worst_trouble_comes_first() -> None:
 
 
 def node(at: float, messages: int, depth: int = 0, requeued: int = 0) -> NodeFigures:
-    channel = ChannelFigures(depth, 0, 0, requeued, 0, messages, 1, False)
-    return NodeFigures(at, {"t": TopicFigures(0, messages, False, 1, {"c": channel})})
+    channel = ChannelTotal(depth, 0, 0, requeued, 0, messages, 1, False)
+    return NodeFigures(at, {"t": TopicTotal(0, messages, False, 1, {"c": channel})})
 
 
 def test_rates_are_of_each_nsqd_and_summed() -> None:
@@ -119,7 +117,7 @@ def test_a_restarted_nsqd_has_no_rates() -> None:
 
 
 def test_sums() -> None:
-    total = add_up([node(0, 5, 2), node(0, 7, 1)])["t"]
+    total = add_up(one.topics for one in (node(0, 5, 2), node(0, 7, 1)))["t"]
     assert (total.nodes, total.messages) == (2, 12)
     assert (total.channels["c"].depth, total.channels["c"].left) == (3, 9)
 
@@ -139,13 +137,13 @@ def test_texts() -> None:
 
 def test_consumers_that_have_all_sent_rdy_0_are_told_at_the_first_look() -> None:
     stuck = GOOD._replace(depth=4394, in_flight=0)
-    figures = TopicFigures(0, 1, False, 1, {"c": stuck})
+    figures = TopicTotal(0, 1, False, 1, {"c": stuck})
     row = topic_row("t", figures, None, None, idle={"c"})
     assert [trouble.text for trouble in row.troubles] == [
         "c: consumers take nothing (RDY 0 or backoff)"
     ]
     # A message in flight is one that somebody took.
-    busy = TopicFigures(0, 1, False, 1, {"c": GOOD._replace(depth=3)})
+    busy = TopicTotal(0, 1, False, 1, {"c": GOOD._replace(depth=3)})
     assert topic_row("t", busy, None, None, idle={"c"}).troubles == ()
 
 
@@ -164,13 +162,13 @@ def test_a_rate_is_of_the_time_that_it_names() -> None:
 
 
 def test_a_topic_whose_nsqds_are_away_is_there() -> None:
-    nothing = TopicFigures(0, 0, False, 0, {})
+    nothing = TopicTotal(0, 0, False, 0, {})
     row = topic_row("t", nothing, None, None, away=["10.0.0.5:4151"])
     assert (row.level, row.is_known) == (Level.BAD, False)
     assert row.troubles[0].text == "nsqd 10.0.0.5:4151 cannot be reached"
     row = topic_row("t", nothing, None, None, away=["a:1", "b:1"])
     assert row.troubles[0].text == "2 of 2 nsqds cannot be reached"
-    some = TopicFigures(0, 4, False, 1, {"c": GOOD})
+    some = TopicTotal(0, 4, False, 1, {"c": GOOD})
     row = topic_row("t", some, TopicRates(), None, away=["a:1"])
     assert (row.level, row.is_known) == (Level.WARNING, True)
     row = topic_row("t", nothing, None, None)
@@ -184,8 +182,8 @@ def test_a_topic_whose_nsqds_are_away_is_there() -> None:
     )
 
 
-def letters(**channels: ChannelFigures) -> list[tuple[Level, str]]:
-    figures = TopicFigures(0 if channels else 3, 3, False, 1, channels)
+def letters(**channels: ChannelTotal) -> list[tuple[Level, str]]:
+    figures = TopicTotal(0 if channels else 3, 3, False, 1, channels)
     row = topic_row("sales.made.dead", figures, None, None, letters_of="sales.made")
     return [tuple(trouble) for trouble in row.troubles]  # type: ignore[misc]
 
@@ -202,8 +200,8 @@ def test_dead_letters_are_called_so() -> None:
 
 
 def test_the_owner_of_dead_letters() -> None:
-    def topic(*channels: str) -> TopicFigures:
-        return TopicFigures(0, 0, False, 1, dict.fromkeys(channels, GOOD))
+    def topic(*channels: str) -> TopicTotal:
+        return TopicTotal(0, 0, False, 1, dict.fromkeys(channels, GOOD))
 
     topics = {
         "sales.made": topic("billing"),

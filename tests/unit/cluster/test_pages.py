@@ -15,11 +15,13 @@ def highest_levels() -> dict[str, str]:
         assert module.__file__ is not None
         with open(module.__file__, encoding="utf-8") as file:
             tree = ast.parse(file.read())
-        # The variable ``level`` is ERROR or WARNING.
+        # The variable ``level`` is ERROR or WARNING. ``_about`` has the level last, or none: ERROR.
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
-                kind = ast.literal_eval(node.args[0])
-                text = ast.unparse(node.args[1])
+            name = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+            if name in ("Finding", "_about") and isinstance(node.args[0], ast.Constant):
+                kind = node.args[0].value
+                levels = node.args[1:2] if name == "Finding" else node.args[4:]
+                text = ast.unparse(levels[0]) if levels else "level"
                 level = next(
                     each
                     for each in ("ERROR", "WARNING", "HINT")
