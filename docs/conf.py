@@ -19,6 +19,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
+    "module_table",
     "option_tables",
 ]
 # Of a console only what is typed, also where it goes on in the next line.
