@@ -12,7 +12,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ import requests
 import yaml
 
 from gnsqsync.embedded import Nsqd
+from tests.support.ports import free_ports
 from tests.support.programs import Program
 from tests.support.texts import DOCS, code_blocks
 
@@ -91,19 +91,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def free_ports(count: int) -> int:
-    """The first of so many that follow each other."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as first:
-            port: int = first.getsockname()[1]
-            try:
-                for number in range(1, count):
-                    socket.create_server(("127.0.0.1", port + number)).close()
-            except (OSError, OverflowError):
-                continue
-        return port
-
-
 def here(words: list[str], nsqd: Nsqd, port: int) -> list[str]:
     """The command of the page with the nsqd and a port of this test."""
     found = list(words)
@@ -126,7 +113,13 @@ def asks(words: list[str], port: int) -> list[str]:
 def test_a_consumer_runs_is_probed_and_drains(name: str, nsqd: Nsqd, folder: Path) -> None:
     words, _ = CONSUMERS[name]
     processes = 4 if name == "kubernetes" else 1
-    port = free_ports(processes)
+    with free_ports(processes, in_a_row=True) as (port, *_):
+        is_probed_and_drains(words, processes, port, nsqd, folder)
+
+
+def is_probed_and_drains(
+    words: list[str], processes: int, port: int, nsqd: Nsqd, folder: Path
+) -> None:
     more = ["--processes", str(processes)] if processes > 1 else []
     consumer = Program([*here(words, nsqd, port), *more], folder)
     try:

@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ import yaml
 
 from gnsqsync import NsqdHTTP, Reader, Writer
 from tests.integration.test_docs_deploy import verified
+from tests.support.ports import free_ports
 from tests.support.programs import Program
 from tests.support.texts import DOCS, code_blocks
 from tests.support.waiting import eventually
@@ -100,13 +100,8 @@ def answers(port: int) -> bool:
 def here(tmp_path: Path) -> Iterator[Here]:
     (tmp_path / "data").mkdir()
     with contextlib.ExitStack() as stack:
-        ports = {}
-        for usual in ("4150", "4151", "4160", "4161", "4171"):
-            # Bound, so that nobody else gets it; it does not listen, so a server may.
-            held = stack.enter_context(socket.socket())
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            held.bind(("127.0.0.1", 0))
-            ports[usual] = held.getsockname()[1]
+        usual = ("4150", "4151", "4160", "4161", "4171")
+        ports = dict(zip(usual, stack.enter_context(free_ports(len(usual))), strict=True))
         found = Here(tmp_path, ports)
         stack.callback(found.close)
         yield found

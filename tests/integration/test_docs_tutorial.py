@@ -6,10 +6,8 @@ with a new environment, a clean checkout and the usual ports.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +23,7 @@ from tests.integration.test_quickstarts import (
     blocks_in,
     skip_without_ports,
 )
+from tests.support.ports import free_ports
 from tests.support.texts import DOCS
 from tests.support.waiting import eventually
 
@@ -181,15 +180,9 @@ def looks_at_the_pages(reader: Follower) -> None:
 
 @pytest.fixture
 def ports() -> Iterator[dict[str, int]]:
-    """Free ones, held until the end of the test: bound, and without a listener of ours."""
-    with contextlib.ExitStack() as stack:
-        found = {}
-        for usual in USUAL_PORTS:
-            held = stack.enter_context(socket.socket())
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            held.bind(("127.0.0.1", 0))
-            found[usual] = held.getsockname()[1]
-        yield found
+    """Yield a free port in place of each usual one."""
+    with free_ports(len(USUAL_PORTS)) as found:
+        yield dict(zip(USUAL_PORTS, found, strict=True))
 
 
 @pytest.mark.timeout(300)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from gnsqsync.cli import main
 from gnsqsync.embedded import Nsqd
 from gnsqsync.process.web_page import served, text_page
 from tests.support.forks import Forks
+from tests.support.ports import free_ports
 from tests.support.programs import Program
 from tests.support.servers import unique
 
@@ -145,29 +146,17 @@ def test_each_of_several_processes(
     nsqd: Nsqd, tmp_path: Path, capsys: pytest.CaptureFixture[str], forks: Forks
 ) -> None:
     (tmp_path / "jobs.py").write_text(HANDLERS)
-    port = two_free_ports()
     words = consume(["gnsqsync"], unique("health"), nsqd, "--processes", "2")
-    words[words.index("--metrics-address") + 1] = str(port)
-    with running(words, tmp_path, forks) as (consumer, _):
+    with ExitStack() as stack:
+        port, *_ = stack.enter_context(free_ports(3, in_a_row=True))
+        words[words.index("--metrics-address") + 1] = str(port)
+        consumer, _ = stack.enter_context(running(words, tmp_path, forks))
         address = ["--address", f"127.0.0.1:{port}", "--ready", "--processes"]
         consumer.eventually(lambda: main(["health", *address, "2"]) == 0)
         capsys.readouterr()
         assert ask(capsys, *address, "2") == (0, f"http://127.0.0.1:{port + 1}/readyz: ready\n")
         code, text = ask(capsys, *address, "3")
         assert code == 1 and f"127.0.0.1:{port + 2}" in text
-
-
-def two_free_ports() -> int:
-    """The first of three that follow each other."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as first:
-            port: int = first.getsockname()[1]
-            try:
-                for number in (1, 2):
-                    socket.create_server(("127.0.0.1", port + number)).close()
-            except (OSError, OverflowError):
-                continue
-        return port
 
 
 # -- the server ----------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import requests
 
 from gnsqsync import NsqdHTTP
 from gnsqsync.embedded import Nsqd, Nsqlookupd
+from tests.support.ports import free_ports
 from tests.support.servers import Server
 from tests.support.waiting import eventually
 
@@ -87,12 +88,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         admin = Server("embedded", "nsqadmin", flags)
         stack.callback(admin.discard)
         admin.start()
-        # nginx cannot tell a port that it chose. It may listen at one that is bound here.
-        held = [stack.enter_context(socket.socket()) for _ in WAYS]
-        for one in held:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind(("127.0.0.1", 0))
-        ports = {way: one.getsockname()[1] for way, one in zip(WAYS, held, strict=True)}
+        # nginx cannot tell a port that it chose.
+        ports = dict(zip(WAYS, stack.enter_context(free_ports(len(WAYS))), strict=True))
         config = folder / "nginx.conf"
         config.write_text(
             CONFIG.format(

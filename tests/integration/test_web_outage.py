@@ -16,13 +16,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.integration.conftest import address
+from tests.support.ports import free_ports
 from tests.support.programs import GUNICORN, UWSGI, Program
 from tests.support.servers import Server, unique
 
@@ -51,8 +52,8 @@ class Web:
 
     def __init__(self, kind: str, nsqd: Server, publish_timeout: float) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="web-")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
+        self._held = ExitStack()
+        (self._port,) = self._held.enter_context(free_ports())
         where = f"127.0.0.1:{self._port}"
         words = {
             "gunicorn": ["--bind", where, APPLICATION],
@@ -68,7 +69,11 @@ class Web:
             Path(self._folder.name),
             {**GUNICORN, **UWSGI, **environment},
         )
-        self._program.eventually(self._listens)
+        try:
+            self._program.eventually(self._listens)
+        except BaseException:
+            self.kill()
+            raise
 
     def _listens(self) -> bool:
         try:
@@ -114,6 +119,7 @@ class Web:
 
     def kill(self) -> None:
         self._program.kill()
+        self._held.close()
         self._folder.cleanup()
 
 

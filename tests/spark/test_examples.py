@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import runpy
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ import pytest
 from gnsqsync import NsqdHTTP
 from gnsqsync.embedded import Nsqd
 from tests.spark import session
+from tests.support.ports import free_ports
 from tests.support.texts import EXAMPLES
 from tests.support.waiting import eventually
 
@@ -67,12 +68,12 @@ def test_what_the_sink_publishes_the_stream_reads(
 
 def test_the_metrics_of_a_query(pyspark: ModuleType, nsqd: Nsqd, tmp_path: Path) -> None:
     """The example is a process that starts its JVM by itself, as users start it."""
-    with NsqdHTTP(nsqd.http_address) as http:
+    with NsqdHTTP(nsqd.http_address) as http, ExitStack() as stack:
         http.create_topic("orders")
         http.create_channel("orders", "spark")
         http.mpub("orders", [b"%d" % n for n in range(30)])
         program = placed("spark_metrics.py", nsqd, tmp_path)
-        port = free_port()
+        (port,) = stack.enter_context(free_ports())
         text = program.read_text(encoding="utf-8")
         program.write_text(text.replace("9150)", f"{port})"), encoding="utf-8")
         with subprocess.Popen(
@@ -97,12 +98,6 @@ def test_the_metrics_of_a_query(pyspark: ModuleType, nsqd: Nsqd, tmp_path: Path)
                 assert 0 < sample(port, spent % "longest_task") < sample(port, spent % "batch")
             finally:
                 os.killpg(process.pid, signal.SIGKILL)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
 
 
 def sample(port: int, name: str) -> float:

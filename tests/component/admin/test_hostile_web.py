@@ -17,6 +17,7 @@ from gnsqsync.admin import AdminOptions, create_app
 from gnsqsync.admin.actions import Notifications, Visitor
 from gnsqsync.daemon.golog import Log
 from gnsqsync.daemon.options import OptionsError
+from tests.support.ports import REFUSED_PORT
 from tests.support.serving import fake_server
 from tests.support.waiting import eventually
 
@@ -158,8 +159,7 @@ def test_no_answer_and_no_line_of_the_log_shows_a_secret(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("DEBUG", "gnsqsync.admin")
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        dead = f"127.0.0.1:{closed.getsockname()[1]}"
+    dead = f"127.0.0.1:{REFUSED_PORT}"
     with fake_server() as server:
         server.answer({"producers": [], "topics": []})
         app = create_app(

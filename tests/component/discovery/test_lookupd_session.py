@@ -12,7 +12,7 @@ import requests
 from gnsqsync import Reader, Writer
 from gnsqsync.errors import ConfigError, ConnectionLost, NotSent
 from tests.component.conftest import Client
-from tests.component.http.test_clients import closed_port
+from tests.support.ports import REFUSED_PORT
 from tests.support.scripted import ScriptedNsqd
 from tests.support.serving import FakeServer, fake_server
 from tests.support.worlds import World
@@ -70,7 +70,7 @@ def nsqd() -> Iterator[ScriptedNsqd]:
 @pytest.fixture
 def two_lookupds(nsqd: ScriptedNsqd) -> Iterator[tuple[FakeServer, FakeServer]]:
     host, port = nsqd.address
-    producer = {"broadcast_address": host, "tcp_port": port, "http_port": closed_port()}
+    producer = {"broadcast_address": host, "tcp_port": port, "http_port": REFUSED_PORT}
     with fake_server() as one, fake_server() as two:
         for server in (one, two):
             server.answer({"channels": [], "producers": [producer]})

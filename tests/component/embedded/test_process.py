@@ -20,6 +20,7 @@ import trustme
 from gnsqsync.embedded import Nsqd, Nsqlookupd
 from gnsqsync.embedded.process import ServerFailed
 from gnsqsync.errors import ConfigError
+from tests.support.ports import free_ports
 from tests.support.waiting import eventually
 
 TIMEOUT = 60.0
@@ -124,12 +125,12 @@ def test_a_server_that_ends_by_itself_is_noticed() -> None:
 
 
 def test_given_ports_and_flags() -> None:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    with Nsqlookupd(
-        tcp_address=f"localhost:{port}", broadcast_address="there", tombstone_lifetime=1.5
-    ) as lookupd:
+    with (
+        free_ports() as (port,),
+        Nsqlookupd(
+            tcp_address=f"localhost:{port}", broadcast_address="there", tombstone_lifetime=1.5
+        ) as lookupd,
+    ):
         assert lookupd.tcp_address == f"localhost:{port}"
         assert get(f"{lookupd.http_address}/topics") == b'{"topics":[]}'
 

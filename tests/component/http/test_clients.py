@@ -28,6 +28,7 @@ from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP, Producer
 from gnsqsync.http.user_session import SessionLookupd
 from gnsqsync.runtime.call import Call
 from gnsqsync.runtime.threads import ThreadRuntime
+from tests.support.ports import REFUSED_PORT
 from tests.support.serving import Serving, SocketServer
 
 PRODUCER = {
@@ -64,11 +65,6 @@ def raw_server(behave: Callable[[socket.socket], None]) -> Iterator[str]:
         thread.start()
         yield f"127.0.0.1:{listener.getsockname()[1]}"
         thread.join()
-
-
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 # What is sent
@@ -111,7 +107,7 @@ def test_proxies_of_the_environment_are_ignored_unless_asked_for(
 ) -> None:
     for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{closed_port()}")
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{REFUSED_PORT}")
     fake.answer(b"OK", kind="text/plain")
     with LookupdHTTP(fake.address) as lookupd:
         assert lookupd.ping() == "OK"
@@ -587,7 +583,7 @@ def causes(error: BaseException) -> str:
 
 
 def test_nobody_listens() -> None:
-    port = closed_port()
+    port = REFUSED_PORT
     with LookupdHTTP(f"http://ann:secret@127.0.0.1:{port}/?key=hidden") as lookupd:
         try:
             raise KeyError("an earlier error of the caller")
@@ -747,8 +743,7 @@ def test_a_child_does_not_use_the_connection_of_its_parent(fake: SocketServer) -
 
 
 def test_a_failed_call_leaves_nothing_for_the_garbage_collector() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        address = "{}:{}".format(*closed.getsockname())
+    address = f"127.0.0.1:{REFUSED_PORT}"
     gc.collect()
     gc.disable()
     try:

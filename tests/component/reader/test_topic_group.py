@@ -13,8 +13,8 @@ from gnsqsync import Message, Reader, TopicGroup
 from gnsqsync.errors import BadTopic, ClosedError, ConfigError
 from gnsqsync.stats import StopResult
 from tests.component.conftest import address
-from tests.component.http.test_clients import closed_port
 from tests.support import scripted
+from tests.support.ports import REFUSED_PORT
 from tests.support.scripted import Command, ScriptedNsqd, automatic
 from tests.support.serving import FakeServer, fake_server
 from tests.support.worlds import World
@@ -438,7 +438,7 @@ def test_an_nsqlookupd_that_is_down_is_asked_again(
     groups: Groups, world: World, lookupd: FakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     lists(lookupd, "a")
-    down = f"127.0.0.1:{closed_port()}"
+    down = f"127.0.0.1:{REFUSED_PORT}"
     group = TopicGroup(
         "",
         groups.reader,

@@ -24,6 +24,7 @@ from gnsqsync.addresses import Address
 from gnsqsync.errors import ConfigError
 from gnsqsync.runtime import Queue, Runtime, Socket, Task, TimedQueue, choose, dial, threads
 from tests.support.listening import Listener, listen
+from tests.support.ports import REFUSED_PORT
 
 NEEDS = {"sockets"}
 
@@ -788,16 +789,8 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[str, int]]]:
     return table
 
 
-def closed_port() -> int:
-    """A port that refuses while the returned number is not given out again."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
 def test_refused_connection_names_the_address(runtime: Runtime) -> None:
-    address = Address("127.0.0.1", closed_port())
+    address = Address("127.0.0.1", REFUSED_PORT)
     with pytest.raises(ConnectionRefusedError) as caught:
         runtime.connect(address, LONG)
     assert str(address) in str(caught.value)
@@ -977,7 +970,7 @@ def test_a_deaf_address_leaves_time_for_the_next(
 
 def test_no_time_is_a_timeout(runtime: Runtime) -> None:
     with pytest.raises(TimeoutError):
-        runtime.connect(Address("127.0.0.1", closed_port()), 0)
+        runtime.connect(Address("127.0.0.1", REFUSED_PORT), 0)
 
 
 def test_look_up_under_gevent_ends_with_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1010,7 +1003,7 @@ def test_local_address_that_cannot_be_bound(runtime: Runtime) -> None:
 
 
 def test_a_dial_that_meets_itself_is_refused(runtime: Runtime) -> None:
-    address = Address("127.0.0.1", closed_port())
+    address = Address("127.0.0.1", REFUSED_PORT)
     with pytest.raises(ConnectionRefusedError, match="itself"):
         runtime.connect(address, LONG, address)
 
