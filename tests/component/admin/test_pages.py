@@ -421,7 +421,7 @@ def test_nothing_is_said_to_be_done_to_what_is_not_there(cluster: tuple[Admin, N
 
 def test_names_that_differ_in_case_alone_are_all_suggested(cluster: tuple[Admin, NsqdHTTP]) -> None:
     cluster[1].create_topic("Orders")
-    text = get(cluster[0], "/topics/oders")[2]
+    text = get(cluster[0], "/topics/order")[2]
     assert '<a href="/topics/orders">' in text and '<a href="/topics/Orders">' in text
 
 
