@@ -461,6 +461,11 @@ def test_a_channel_that_one_nsqd_alone_has_is_paused_there(
         assert "Paused: channel audit of orders." in text
         assert "Not everything" not in text
         assert other.stats("orders").topics[0].channels[0].paused
+    # One nsqd has done it, and the other one has ended.
+    text = acting(admin, verb="pause", topic="orders")[2]
+    assert "Servers that are not named here have done it." in text
+    text = acting(admin, verb="publish", topic="orders", node=address(nsqd), body="")[2]
+    assert "MSG_EMPTY" in text and "have done it" not in text
 
 
 def test_links_of_the_api_stay_json(cluster: tuple[Admin, NsqdHTTP]) -> None:
