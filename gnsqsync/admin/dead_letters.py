@@ -54,11 +54,13 @@ def holds(name: str, topic: str, channel: str) -> bool:
 def found_in(topics: Sequence[TopicRow], topic: str, channel: str) -> list[Waiting]:
     """Return the dead letters of a channel in each topic that is for them, even if none wait.
 
-    Messages that wait in the topic itself will go to CHANNEL, so they are counted there.
+    Messages that wait in the topic itself will go to CHANNEL, so they are counted there. The name
+    ``orders.eu.dead`` fits the channel ``eu`` of ``orders``, too, but not if ``orders.eu`` exists.
     """
     found = []
+    others = {row.name for row in topics} - {topic}
     for row in topics:
-        if not holds(row.name, topic, channel):
+        if not holds(row.name, topic, channel) or row.letters_of in others:
             continue
         depths = {one.name: one.figures.depth for one in row.channels}
         mine = next((name for name in LETTER_CHANNELS if name in depths), CHANNEL)

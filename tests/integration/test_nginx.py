@@ -79,6 +79,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         nsqd = stack.enter_context(NsqdHTTP(server.http_address))
         nsqd.create_topic("orders")
         nsqd.create_channel("orders", "archive")
+        # A path with dots is shorter behind a browser and behind nginx.
+        nsqd.create_topic("..")
+        nsqd.create_channel("..", "audit#ephemeral")
         flags = [
             f"-lookupd-http-address={lookupd.http_address}",
             "-base-path=/nsq",
@@ -151,6 +154,7 @@ def test_every_link_leads_to_a_page(url: str) -> None:
     assert seen["/nsq/topics/orders/archive"] == "text/html; charset=utf-8"
     assert "javascript" in seen["/nsq/static/main.js"]
     assert {"/nsq/publish/orders", "/nsq/nodes", "/nsq/watch/orders"} <= seen.keys()
+    assert "/nsq/topics/%252E%252E/audit%23ephemeral" in seen
 
 
 def test_what_is_not_there_is_our_page(url: str) -> None:

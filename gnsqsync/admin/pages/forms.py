@@ -158,6 +158,8 @@ class Forms:
             "done.html",
             done=done,
             errors=errors,
+            # Several servers are told of it, each by itself.
+            is_shared=form["verb"] not in ("publish", "send_back"),
             topic="" if gone and not channel else topic,
             channel="" if gone else channel,
         )

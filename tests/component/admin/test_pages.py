@@ -421,7 +421,7 @@ def test_nothing_is_said_to_be_done_to_what_is_not_there(cluster: tuple[Admin, N
 
 def test_names_that_differ_in_case_alone_are_all_suggested(cluster: tuple[Admin, NsqdHTTP]) -> None:
     cluster[1].create_topic("Orders")
-    text = get(cluster[0], "/topics/oders")[2]
+    text = get(cluster[0], "/topics/order")[2]
     assert '<a href="/topics/orders">' in text and '<a href="/topics/Orders">' in text
 
 
@@ -461,6 +461,11 @@ def test_a_channel_that_one_nsqd_alone_has_is_paused_there(
         assert "Paused: channel audit of orders." in text
         assert "Not everything" not in text
         assert other.stats("orders").topics[0].channels[0].paused
+    # One nsqd has done it, and the other one has ended.
+    text = acting(admin, verb="pause", topic="orders")[2]
+    assert "Servers that are not named here have done it." in text
+    text = acting(admin, verb="publish", topic="orders", node=address(nsqd), body="")[2]
+    assert "MSG_EMPTY" in text and "have done it" not in text
 
 
 def test_links_of_the_api_stay_json(cluster: tuple[Admin, NsqdHTTP]) -> None:
