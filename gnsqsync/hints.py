@@ -7,7 +7,7 @@ owner of an option.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = ["did_you_mean", "meant", "right_name", "sentence"]
 
@@ -178,6 +178,30 @@ _PUBLISHING: Mapping[str, str] = {
     "exchange": "a topic delivers each message to all of its channels",
     "partition": "a topic has no partitions; 'lanes' of the Reader keep the order of a key",
 }
+# The same in Requeue(), requeue() of a message, and batches() of a Reader.
+_REQUEUING: Mapping[str, str] = {
+    **dict.fromkeys(("countdown", "seconds", "wait", "retry_delay", "requeue_delay"), "delay"),
+    **dict.fromkeys(("timeout", "defer"), "delay"),
+    **dict.fromkeys(("time_ms", "delay_ms", "timeout_ms"), "it is 'delay', in seconds"),
+    "eta": "it is 'delay', in seconds from now",
+    **dict.fromkeys(("max_retries", "max_tries"), "the Reader has 'max_attempts'"),
+    **dict.fromkeys(("exc", "reason"), "a reason is the cause: raise Requeue(...) from error"),
+}
+_BATCHING: Mapping[str, str] = {
+    **dict.fromkeys(("size", "batch_size", "max_size", "count", "limit"), "max_messages"),
+    **dict.fromkeys(("max_records", "num_messages"), "max_messages"),
+    **dict.fromkeys(("timeout", "wait", "wait_time", "seconds", "interval"), "max_wait"),
+    **dict.fromkeys(("timeout_ms", "time_ms"), "it is 'max_wait', in seconds"),
+    "idle_timeout": "max_idle",
+}
+# Names that tell a call by its parameters -> what foreign names mean in this call.
+_OF_CALLS: Sequence[tuple[set[str], Mapping[str, str]]] = (
+    ({"max_messages", "max_wait"}, _BATCHING),
+    ({"delay", "backoff"}, _REQUEUING),
+    ({"body"}, _PUBLISHING),
+    ({"bodies"}, _PUBLISHING),
+    ({"defer"}, _PUBLISHING),
+)
 # Seams between words in maxAttempts, nsqdTCPAddresses and TLSConfig.
 _SEAMS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
@@ -193,8 +217,11 @@ def _plain(word: str) -> str:
     return _SEAMS.sub("_", word.strip().lstrip("-").replace("-", "_")).lower()
 
 
-def _publishes(known: set[str]) -> bool:
-    return not known.isdisjoint({"body", "bodies", "defer"}) and "channel" not in known
+def _of_call(known: set[str]) -> Mapping[str, str]:
+    """Return the foreign names of the call that has these parameters."""
+    if "channel" in known:
+        return {}
+    return next((table for names, table in _OF_CALLS if names <= known), {})
 
 
 def meant(word: str, known: Iterable[str]) -> str:
@@ -203,8 +230,7 @@ def meant(word: str, known: Iterable[str]) -> str:
     name = right_name(word)
     if name in known:
         return f"did you mean {name!r}?"
-    of_call = _PUBLISHING if _publishes(known) else {}
-    told = of_call.get(_plain(word), "")
+    told = _of_call(known).get(_plain(word), "")
     if told in known:
         return f"did you mean {told!r}?"
     if told and not told.isidentifier():

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from gnsqsync import envelope
 from gnsqsync.errors import ConfigError, MessageAnswered
 from gnsqsync.foreign import line_of
+from gnsqsync.options import checks_names
 
 __all__ = ["Discard", "Fate", "Message", "Reject", "Requeue", "Responder"]
 
@@ -50,6 +51,7 @@ class Requeue(Exception):
     delay: float | None = None
     backoff: bool = True
 
+    @checks_names
     def __init__(self, delay: float | None = None, backoff: bool = True) -> None:
         if delay is not None and not delay >= 0:
             raise ConfigError(f"delay is {delay!r}; it must be None or seconds, 0 or more")
@@ -79,6 +81,7 @@ class Reject(Exception):
     # Defaults for subclasses with a constructor of their own.
     reason: str = ""
 
+    @checks_names
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
@@ -96,6 +99,7 @@ class Discard(Exception):
     # Defaults for subclasses with a constructor of their own.
     reason: str = ""
 
+    @checks_names
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
         self.reason = reason

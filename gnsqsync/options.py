@@ -17,14 +17,11 @@ import ssl
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from types import AsyncGeneratorType, GeneratorType
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypedDict, TypeVar
+from typing import Any, NoReturn, ParamSpec, Protocol, TypedDict, TypeVar
 
 from gnsqsync._version import __version__
 from gnsqsync.addresses import Address, parse_address
 from gnsqsync.errors import ConfigError
-
-if TYPE_CHECKING:
-    from gnsqsync.message import Message
 
 __all__ = [
     "ConnectionOptionKeywords",
@@ -38,10 +35,12 @@ __all__ = [
     "check_tls_files",
     "check_topic",
     "checks_names",
+    "checks_names_in",
     "checks_names_of",
     "environment_bundle",
     "handler_name",
     "https_options",
+    "note_right_name",
     "split_connection_options",
 ]
 
@@ -85,6 +84,40 @@ def checks_names(function: Callable[P, T]) -> Callable[P, T]:
             refuse_names(name, unknown, known.keys() - {"self"})
 
     return call
+
+
+def checks_names_in(*methods: str) -> Callable[[type[T]], type[T]]:
+    """Make these methods of a class check the names of keywords."""
+
+    def change(kind: type[T]) -> type[T]:
+        for name in methods:
+            setattr(kind, name, checks_names(kind.__dict__[name]))
+        return kind
+
+    return change
+
+
+_UNEXPECTED = re.compile(r"(\w+)\.(\w+)\(\) got an unexpected keyword argument '(\w+)'")
+
+
+def note_right_name(error: BaseException, *kinds: type) -> None:
+    """Add the right name to Python's TypeError about an unknown keyword of a method of ``kinds``.
+
+    For errors of handlers. Publishes and answers are too frequent for ``checks_names``.
+    """
+    if type(error) is not TypeError or not error.args or not isinstance(error.args[0], str):
+        return
+    found = _UNEXPECTED.match(error.args[0])
+    if found is None:
+        return
+    for kind in kinds:
+        method = getattr(kind, found[2], None) if kind.__name__ == found[1] else None
+        if method is not None:
+            from gnsqsync.hints import meant
+
+            hint = meant(found[3], inspect.signature(method).parameters.keys() - {"self"})
+            if hint:
+                error.add_note(hint)
 
 
 def checks_names_of(kind: type[T]) -> type[T]:
@@ -210,6 +243,15 @@ _NEVER_RUN: tuple[tuple[Callable[[object], bool], str], ...] = (
 _UNRUN = (GeneratorType, AsyncGeneratorType)
 
 
+class _Answerable(Protocol):
+    """A Message, whose module imports this one."""
+
+    @property
+    def is_detached(self) -> bool: ...
+    @property
+    def is_answered(self) -> bool: ...
+
+
 def check_handler(name: str, function: object, *arguments: str) -> None:
     """Raise ConfigError unless ``function`` is a callable whose code runs when it is called.
 
@@ -243,7 +285,7 @@ def check_handler(name: str, function: object, *arguments: str) -> None:
         raise ConfigError(f"{name} is {handler_name(function)}{shown}: {error}; {right}") from error
 
 
-def check_ran(returned: object, message: Message) -> None:
+def check_ran(returned: object, message: _Answerable) -> None:
     """Raise ConfigError if a handler returned code that has not run.
 
     A coroutine, another awaitable or a generator is the work itself, not yet begun. A handler that

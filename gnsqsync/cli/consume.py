@@ -95,7 +95,8 @@ def load_handler(
     if not callable(target):
         raise click.BadParameter(f"{value!r} is a {type(target).__name__}, not a function")
     try:
-        check_handler(repr(value), target)
+        with waiting_for_repair(bool(ctx.params.get("reload")), _say, always=(ConfigError,)):
+            check_handler(repr(value), target)
     except ConfigError as error:
         raise click.BadParameter(str(error)) from None
     handler: Callable[[Message], object] = target

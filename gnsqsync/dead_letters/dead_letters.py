@@ -235,6 +235,7 @@ class DeadLetters:
 
     # -- acts ----------------------------------------------------------------------------------
 
+    @checks_names
     def requeue(
         self, letter: DeadLetter, *, to: str | None = None, writer: Writer | None = None
     ) -> None:
@@ -283,6 +284,7 @@ class DeadLetters:
         look.finish(look.mine(letter), "was to be purged")
         self._audit.note(letter)
 
+    @checks_names
     def requeue_all(
         self,
         where: Filter | None = None,
@@ -321,6 +323,7 @@ class DeadLetters:
 
         return self._all(where, act, rate, told)
 
+    @checks_names
     def purge_all(self, where: Filter | None = None, *, told: Told | None = None) -> Tally:
         """Purge each letter that matches, as they come.
 

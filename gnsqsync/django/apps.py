@@ -9,8 +9,8 @@ from django.core.checks import register
 from django.core.signals import setting_changed
 
 from gnsqsync.django.checks import check_handlers, check_logging, check_settings
+from gnsqsync.django.management import wait_for_repair
 from gnsqsync.django.writers import forget_writers
-from gnsqsync.process.reload import wait_if_the_program_cannot_start
 
 __all__ = ["GnsqsyncConfig"]
 
@@ -23,8 +23,7 @@ class GnsqsyncConfig(AppConfig):
 
     def __init__(self, app_name: str, app_module: ModuleType | None) -> None:
         """Load the app. With --reload, an error of a later app makes the command wait."""
-        for command in ("nsq_consume", "nsq_tasks"):
-            wait_if_the_program_cannot_start(command)
+        wait_for_repair()
         super().__init__(app_name, app_module)
 
     def ready(self) -> None:

@@ -131,6 +131,7 @@ def _insert(
     return made
 
 
+@checks_names
 def cancel(key: str, *, using: str | None = None) -> int:
     """Take back the scheduled messages with that key that are not published.
 
@@ -158,6 +159,7 @@ def cancel(key: str, *, using: str | None = None) -> int:
     return count
 
 
+@checks_names
 def reschedule(key: str, when: datetime, *, using: str | None = None) -> int:
     """Move the scheduled messages with that key, also failed ones, to another time.
 

@@ -50,6 +50,7 @@ from gnsqsync.process.metrics_page import Exposed
 from gnsqsync.process.output import CannotWrite, drop_unwritten, mention, replace_closed, say
 from gnsqsync.process.probe import ask_health
 from gnsqsync.process.process_limits import ProcessLimits
+from gnsqsync.process.reload import waiting_for_repair
 
 __all__ = ["commands_of"]
 
@@ -149,11 +150,12 @@ def _run(
     max_memory: int | None,
 ) -> int:
     """Run the handlers until a signal comes. Return the exit code."""
-    settings = read_settings(_app())
-    check_claims(handler.claim(settings) for handler in nsq.handlers.values())
     limits = {"concurrency": concurrency, "max_in_flight": max_in_flight}
     exposed = Exposed(metrics_address, handler_limit)
-    named = [(h.name, h.reader(_app(), exposed=exposed, **limits)) for h in handlers]
+    with waiting_for_repair(reload, _mention, always=(ConfigError,)):
+        settings = read_settings(_app())
+        check_claims(handler.claim(settings) for handler in nsq.handlers.values())
+        named = [(h.name, h.reader(_app(), exposed=exposed, **limits)) for h in handlers]
     return run_consumers(
         named,
         before_fork=_before_fork,

@@ -22,7 +22,6 @@ from gnsqsync.flask.eager import deliver_of
 from gnsqsync.flask.handlers import Handler, name_of
 from gnsqsync.options import check_handler
 from gnsqsync.process.handler_claims import check_claims
-from gnsqsync.process.reload import wait_if_the_program_cannot_start
 from gnsqsync.process.settings import as_if_complete
 from gnsqsync.testing.keepable import KeepableMemoryWriter, KeepableWriter
 from gnsqsync.testing.memory import CapturedMessage, MemoryWriter
@@ -57,7 +56,6 @@ class NSQ:
 
     def __init__(self, app: Flask | None = None) -> None:
         self._handlers: dict[str, Handler] = {}
-        wait_if_the_program_cannot_start("nsq", "consume")
         if app is not None:
             self.init_app(app)
 

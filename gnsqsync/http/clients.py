@@ -137,6 +137,7 @@ class NsqdHTTP(HTTPClient):
         """Return version, addresses and limits."""
         return NsqdInfo.parse(self._get_json("/info"))
 
+    @checks_names
     def stats(
         self,
         topic: str | None = None,
@@ -173,6 +174,7 @@ class NsqdHTTP(HTTPClient):
             others = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
             log.error("%s/stats: %s%s%s", self.url, left_out[0], others, more(tell))
 
+    @checks_names
     def stats_text(
         self,
         topic: str | None = None,

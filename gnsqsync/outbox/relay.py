@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from gnsqsync.errors import ConfigError, NSQError, OutcomeUnknown, Refused
-from gnsqsync.options import check_int, check_topic
+from gnsqsync.options import check_int, check_topic, checks_names
 from gnsqsync.outbox.in_doubt import error_text
 from gnsqsync.outbox.outbox_rows import Row, Store, encoded
 from gnsqsync.process.supervisor import StopFlag
@@ -121,6 +121,7 @@ class Relay:
         """True after ``stop()``."""
         return self._stop.is_set
 
+    @checks_names
     def run(self, *, interval: float = 1.0, until_empty: bool = False) -> None:
         """Move batches until ``stop()``, or with ``until_empty`` until no row is due.
 

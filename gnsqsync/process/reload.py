@@ -33,6 +33,8 @@ __all__ = [
     "waiting_for_repair",
 ]
 
+_Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
 # Environment variable of the child. Its value is the process id of the parent that restarts it.
 _VARIABLE = "GNSQSYNC_RELOADED_BY"
 # Environment variable of a probe. Its value is the process id of the parent.
@@ -159,29 +161,37 @@ def waiting_for_repair(
         raise SystemExit(0) from None
 
 
-def wait_if_the_program_cannot_start(*words: str) -> None:
+def wait_if_the_program_cannot_start(*commands: str) -> None:
     """Let ``waiting_for_repair`` handle an error that the framework raises before the command.
 
     Call this at the start of an application, which its framework loads before any command runs.
-    ``words`` are the words of the command. Without these words and ``--reload`` on this process's
-    command line, nothing is done.
+    Without one of ``commands`` and ``--reload`` on this process's command line, nothing is done.
     """
-    if not {"--reload", *words} <= set(sys.argv) or reloaded_place() is not None:
+    given = set(sys.argv)
+    if "--reload" not in given or given.isdisjoint(commands) or reloaded_place() is not None:
         return
-    _end_a_probe()
-    before = sys.excepthook
+    if not isinstance(sys.excepthook, _WaitingHook):
+        _end_a_probe()
+        sys.excepthook = _WaitingHook(sys.excepthook)
 
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        sys.excepthook = before
+
+class _WaitingHook:
+    """The ``sys.excepthook`` of a program that waits for a repair."""
+
+    def __init__(self, before: _Hook) -> None:
+        self._before = before
+
+    def __call__(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        sys.excepthook = self._before
         try:
             with waiting_for_repair(True, partial(mention, sys.stderr)):
                 raise error
         except SystemExit:
-            return
+            raise  # The interpreter ends with its code.
         except BaseException as other:  # noqa: BLE001 - the interpreter ends, and says why
-            before(type(other), other, trace)
-
-    sys.excepthook = hook
+            self._before(type(other), other, trace)
 
 
 def _files_of(error: BaseException) -> set[Path]:

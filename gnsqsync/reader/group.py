@@ -64,6 +64,7 @@ class Group(ABC):
         """Return True if a Reader that was stopped alone is no member any more."""
         return False
 
+    @checks_names
     def start(self, block: bool = True) -> list[StopResult] | None:
         """Start all Readers. With ``block``, wait until ``stop()``. See Reader.start.
 
@@ -104,6 +105,7 @@ class Group(ABC):
             self.join()
             raise
 
+    @checks_names
     def stop(self, timeout: float = 30.0) -> None:
         """Ask every Reader to end, and return at once. See Reader.stop.
 

@@ -37,6 +37,7 @@ from gnsqsync.options import (
     check_handler,
     check_int,
     check_topic,
+    checks_names_in,
     split_connection_options,
 )
 from gnsqsync.reader.channel_creation import ChannelMaker
@@ -66,6 +67,7 @@ __all__ = ["Reader"]
 Server = TypeVar("Server", Address, str)
 
 
+@checks_names_in("batches", "ensure_channel", "health", "join", "start", "stop")
 class Reader:
     """Consumer of a channel: calls ``handler`` with each message, on worker threads or greenlets.
 

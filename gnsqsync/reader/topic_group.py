@@ -103,6 +103,7 @@ class TopicGroup(Group):
         members = self._members
         return () if members is None else members.readers
 
+    @checks_names
     def stop(self, timeout: float = 30.0) -> None:
         """Ask every Reader to end, start no new one, and return at once. See Reader.stop.
 

@@ -32,7 +32,7 @@ from gnsqsync.message import (
     Uncalled,
 )
 from gnsqsync.middleware import Handler, around_handler, overriding
-from gnsqsync.options import check_ran
+from gnsqsync.options import check_ran, note_right_name
 from gnsqsync.reader.chunks import Chunk, Chunks
 from gnsqsync.reader.contexts import context_maker
 from gnsqsync.reader.dead_letters import DeadLetters, retry_delay
@@ -43,6 +43,7 @@ from gnsqsync.reader.subscription import Subscription
 from gnsqsync.reader.time_limit import limited
 from gnsqsync.reader.verdicts import Verdict
 from gnsqsync.runtime import After, Runtime, Task
+from gnsqsync.writer.writer import Writer
 
 __all__ = ["Workers"]
 
@@ -366,6 +367,7 @@ class Workers:
         self, connection: SubscribedConnection, message: Message, error: BaseException
     ) -> Tally:
         """Answer a message whose handler raised, by the meaning of the exception."""
+        note_right_name(error, Message, Writer)
         verdict = self._verdicts.of(error)
         if verdict is Verdict.DISCARD:
             fate = self._dead_letters.discard(connection, message, error)
@@ -445,9 +447,7 @@ class Workers:
 
     def _tell_handler_of_start(self) -> None:
         """Let a handler of an integration make what all messages of this worker share."""
-        began = getattr(self._handler, "_worker_began", None)
-        if began is not None:
-            began()
+        getattr(self._handler, "_worker_began", lambda: None)()
 
     def _tell_handler(self) -> None:
         # A stop counts the worker as busy until this is over.

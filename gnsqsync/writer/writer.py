@@ -29,6 +29,7 @@ from gnsqsync.options import (
     check_duration,
     check_int,
     check_topic,
+    checks_names_in,
     split_connection_options,
 )
 from gnsqsync.policy.outage import REFUSED, Outage
@@ -55,6 +56,7 @@ _EXIT_SECONDS = 2.0
 _NO_STATS = WriterStats(connections=(), published=0, refused=0, not_sent=0, outcome_unknown=0)
 
 
+@checks_names_in("close", "connect", "health", "ping")
 class Writer:
     """Publishes to one or several nsqds. One Writer for each process is enough.
 

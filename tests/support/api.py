@@ -26,6 +26,7 @@ PUBLIC: dict[str, list[str] | None] = {
     "gnsqsync.dead_letters": None,
     "gnsqsync.django": None,
     "gnsqsync.django.inbox": None,
+    "gnsqsync.django.management": ["execute_from_command_line"],
     "gnsqsync.django.outbox": None,
     "gnsqsync.django.schedule": None,
     "gnsqsync.django.tasks": None,

@@ -7,22 +7,36 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from inspect import signature
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from gnsqsync import (
     ConnectionOptions,
     KeyWindow,
+    Message,
     NsqdHTTP,
     Reader,
     ReaderGroup,
+    Reject,
+    Requeue,
     TopicGroup,
     Writer,
     typed,
 )
 from gnsqsync.dead_letters import DeadLetters
 from gnsqsync.errors import ConfigError
-from gnsqsync.hints import _ELSEWHERE, _PUBLISHING, meant, right_name, sentence
+from gnsqsync.hints import (
+    _BATCHING,
+    _ELSEWHERE,
+    _PUBLISHING,
+    _REQUEUING,
+    meant,
+    right_name,
+    sentence,
+)
+from gnsqsync.options import note_right_name
 from gnsqsync.process.settings import known_options
 from tests.support.texts import DOCS
 
@@ -75,6 +89,7 @@ def test_servers_under_another_name_are_told_before_servers_are_missed() -> None
 
 
 WRITER = Writer(options=ConnectionOptions())
+READER = Reader("t", "c", nsqd_tcp_addresses="127.0.0.1:4150")
 # Calls of the public interface under a name of another client -> what the error says.
 CALLS: list[tuple[Callable[..., object], str, str]] = [
     (ConnectionOptions, "tls_v1", "did you mean 'tls'?"),
@@ -89,6 +104,15 @@ CALLS: list[tuple[Callable[..., object], str, str]] = [
     (partial(DeadLetters, "t"), "lookupd", "did you mean 'lookupd_http_addresses'?"),
     (partial(NsqdHTTP("h:1").pub, "t", b"x"), "delay", "it is 'defer', in seconds"),
     (partial(NsqdHTTP("h:1").mpub, "t"), "messages", "did you mean 'bodies'?"),
+    (Requeue, "countdown", "did you mean 'delay'?"),
+    (Requeue, "time_ms", "it is 'delay', in seconds"),
+    (Requeue, "max_retries", "the Reader has 'max_attempts'"),
+    (partial(Requeue, 5), "backof", "did you mean 'backoff'?"),
+    (Reject, "reasons", "did you mean 'reason'?"),
+    (READER.batches, "size", "did you mean 'max_messages'?"),
+    (READER.batches, "timeout", "did you mean 'max_wait'?"),
+    (READER.stop, "timeouts", "did you mean 'timeout'?"),
+    (WRITER.close, "timeout_", "did you mean 'timeout'?"),
 ]
 
 
@@ -114,6 +138,42 @@ def test_the_names_of_publishes_lead_only_to_names_that_are_there() -> None:
     for foreign, here in _PUBLISHING.items():
         names = {here} if here.isidentifier() else set(re.findall(r"'([a-z_]+)'(?!:)", here))
         assert names <= of_publishes | OURS | {"alias"}, foreign
+
+
+@pytest.mark.parametrize(
+    ("table", "call"), [(_REQUEUING, Message.requeue), (_BATCHING, Reader.batches)]
+)
+def test_names_of_requeues_and_batches_lead_only_to_names_that_are_there(
+    table: dict[str, str], call: Callable[..., object]
+) -> None:
+    parameters = signature(call).parameters.keys() - {"self"}
+    assert not table.keys() & parameters
+    for foreign, here in table.items():
+        names = {here} if here.isidentifier() else set(re.findall(r"'([a-z_]+)'", here))
+        assert names <= parameters | {"max_attempts"}, foreign
+        assert meant(foreign, parameters), foreign
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda message: message.requeue(countdown=5), ["did you mean 'delay'?"]),
+        (lambda message: WRITER.publish("t", b"", delay=5), ["it is 'defer', in seconds"]),
+        (lambda message: WRITER.publish("t", b"", zzz=5), []),
+        # A signature of the user's, and a failure that says nothing of names.
+        (lambda message: (lambda: None)(delay=5), []),
+        (lambda message: message.requeue("x"), []),
+    ],
+)
+def test_a_handler_that_misspells_a_frequent_call_fails_with_the_right_name(
+    call: Callable[[Any], object], told: list[str]
+) -> None:
+    """Publishes and answers check no names, so the failure of the handler gets a note."""
+    message = Message(b"0" * 16, b"", 1, 0, Mock())
+    with pytest.raises(TypeError) as caught:
+        call(message)
+    note_right_name(caught.value, Message, Writer)
+    assert getattr(caught.value, "__notes__", []) == told
 
 
 def test_nothing_is_said_of_a_name_that_is_like_none() -> None:

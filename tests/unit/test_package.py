@@ -8,6 +8,9 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from tests.support.interpreter import run_script
 from tests.support.texts import project
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +51,19 @@ def wall_clocks(source: str) -> Iterator[int]:
             names = {alias.name for alias in node.names}
             if node.module == "datetime" or (node.module == "time" and names & WALL_CLOCK):
                 yield node.lineno
+
+
+def test_entry_points_load() -> None:
+    """``flask`` loads its own before each application, also before one that patches by gevent."""
+    (nsq,) = project()["entry-points"]["flask.commands"].values()
+    pytest.importorskip("flask")
+    out = run_script(f"""
+        import sys
+        from importlib.metadata import EntryPoint
+        print(EntryPoint("nsq", {nsq!r}, "flask.commands").load().name)
+        print([name for name in sys.modules if name.startswith("gnsqsync.runtime")])
+    """)
+    assert out.split() == ["nsq", "[]"]
 
 
 def test_no_interval_of_the_client_is_measured_by_the_wall_clock() -> None:

@@ -165,6 +165,7 @@ class Inbox:
             raise
         return True
 
+    @checks_names
     def prune(self, engine: Engine, older_than: timedelta, *, batch: int = 1000) -> int:
         """Delete markers above an age. A message of such a marker is handled again if it comes.
 

@@ -201,6 +201,7 @@ class Outbox:
 
     # -- scheduled messages ----------------------------------------------------------------------
 
+    @checks_names
     def cancel(self, session: Session | Connection, key: str) -> int:
         """Take back the scheduled messages with that key that are not published.
 
@@ -224,6 +225,7 @@ class Outbox:
         tell_canceled(key, doubtful.rowcount)
         return int(found.rowcount)
 
+    @checks_names
     def reschedule(self, session: Session | Connection, key: str, at: datetime) -> int:
         """Move the scheduled messages with that key, also failed ones, to another time.
 

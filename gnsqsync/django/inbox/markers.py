@@ -13,7 +13,7 @@ from gnsqsync.django.databases import require_bytes, written
 from gnsqsync.django.moments import now
 from gnsqsync.envelope import check_key
 from gnsqsync.errors import ConfigError
-from gnsqsync.options import check_int
+from gnsqsync.options import check_int, checks_names
 from gnsqsync.outbox.collations import is_duplicate
 from gnsqsync.outbox.once import check_consumer
 
@@ -79,6 +79,7 @@ def mark(database: str, consumer: str, key: str) -> bool:
         return bool(cursor.rowcount)
 
 
+@checks_names
 def prune(older_than: timedelta, *, batch: int = 1000, using: str | None = None) -> int:
     """Delete markers above an age. A message of such a marker is handled again if it comes again.
 

@@ -428,6 +428,74 @@ def test_a_framework_that_cannot_start_the_program_waits_too(tmp_path: Path) -> 
         assert process.wait(60) == 0
 
 
+DJANGO = """
+from gnsqsync.django.management import execute_from_command_line
+execute_from_command_line()
+"""
+# The program ``flask`` has the command ``nsq`` by the entry point of the installed package.
+FLASK = """
+from flask.cli import FlaskGroup
+from gnsqsync.flask.starting import nsq
+flask = FlaskGroup()
+flask.add_command(nsq)
+flask.main()
+"""
+REPAIRED_DJANGO = "INSTALLED_APPS = ['gnsqsync.django', 'broken_app_of_test']"
+REPAIRED_FLASK = """
+from flask import Flask
+from gnsqsync.flask import NSQ
+nsq = NSQ(app := Flask('shop', root_path='.'))
+
+@nsq.handler('t', 'c')
+def first(message): pass
+
+@nsq.handler('t', 'c')
+def second(message): pass
+"""
+FLASK_WORDS = ["--app", "source_of_test", "nsq", "consume"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "program", "words", "repaired"),
+    [
+        ("def (", DJANGO, ["nsq_consume"], REPAIRED_DJANGO),
+        # Flask makes an error of its own of an ImportError.
+        ("import no_such_module_of_ours", FLASK, FLASK_WORDS, REPAIRED_FLASK),
+    ],
+    ids=["django", "flask"],
+)
+def test_sources_that_a_framework_loads_first_wait_at_the_very_first_start(
+    broken: str, program: str, words: list[str], repaired: str, tmp_path: Path
+) -> None:
+    """The repaired source still has an error that this package finds. One signal ends it all."""
+    pytest.importorskip("django" if program is DJANGO else "flask")
+    (tmp_path / "program.py").write_text(program)
+    (tmp_path / "broken_app_of_test.py").write_text("def (")
+    source = tmp_path / "source_of_test.py"
+    source.write_text(broken)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "DJANGO_SETTINGS_MODULE": source.stem}
+    with subprocess.Popen(
+        [sys.executable, "program.py", *words, "--reload"],
+        cwd=tmp_path,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        assert process.stdout is not None
+        output = ""
+        while "waiting for a file to change" not in (line := process.stdout.readline()):
+            assert line, output
+            output += line
+        assert "Traceback" in output and source.name in output
+        source.write_text(repaired)
+        assert process.stdout.readline() == f"{source} changed; starting again\n"
+        while "waiting for a file to change" not in (line := process.stdout.readline()):
+            assert line
+        process.terminate()
+        assert (process.stdout.read(), process.wait(60)) == ("", 0)
+
+
 def test_a_signal_ends_what_waits_for_a_repair(tmp_path: Path) -> None:
     (tmp_path / "jobs_of_test.py").write_text("def (")
     (tmp_path / "program.py").write_text(FAILING_AT_FIRST.format(inside="pass"))
