@@ -233,6 +233,20 @@ def check_int(
     raise ConfigError(f"{name} is {value}; allowed is {allowed}{unit}")
 
 
+def limited(default: Any, check: Callable[..., object], *limits: float, **more: Any) -> Any:
+    """Return a field of a dataclass whose value ``check`` takes with its limits."""
+    return field(default=default, metadata={"check": check, "limits": limits, "more": more})
+
+
+def check_limits(options: Any) -> None:
+    """Check the fields that ``limited`` made. None is right for a field whose default is None."""
+    for one in fields(options):
+        value = getattr(options, one.name)
+        if "check" in one.metadata and not (value is None and one.default is None):
+            found = one.metadata
+            found["check"](one.name, value, *found["limits"], **found["more"])
+
+
 # Functions whose call only makes an object, which a Reader would throw away.
 _NEVER_RUN: tuple[tuple[Callable[[object], bool], str], ...] = (
     (inspect.iscoroutinefunction, "a coroutine function"),
@@ -394,12 +408,22 @@ class ConnectionOptions:
     client_id: str = field(default_factory=_short_hostname)
     hostname: str = field(default_factory=socket.gethostname)
     user_agent: str = f"gnsqsync/{__version__}"
-    connect_timeout: float = 5.0
-    heartbeat_interval: float = 30.0
-    msg_timeout: float | None = None
-    sample_rate: int = 0
-    output_buffer_size: int = 65536
-    output_buffer_timeout: float = 0.025
+    connect_timeout: float = limited(5.0, check_duration, 0.001)
+    heartbeat_interval: float = limited(
+        30.0, check_duration, 1, 60, extra=" (nsqd's --max-heartbeat-interval)"
+    )
+    msg_timeout: float | None = limited(
+        None,
+        check_duration,
+        1,
+        900,
+        extra=" (nsqd's --max-msg-timeout), or None for nsqd's default",
+    )
+    sample_rate: int = limited(0, check_int, 0, 99)
+    output_buffer_size: int = limited(65536, check_int, 64, 65536, also=(-1, 0), unit=" bytes")
+    output_buffer_timeout: float = limited(
+        0.025, check_duration, 0.025, 30, also=(-1, 0), extra=", 0 for nsqd's default or -1 for off"
+    )
     tls: bool | ssl.SSLContext = False
     tls_ca_file: str | None = None
     tls_cert_file: str | None = None
@@ -408,13 +432,13 @@ class ConnectionOptions:
     tls_server_hostname: str | None = None
     snappy: bool = False
     deflate: bool = False
-    deflate_level: int = 6
+    deflate_level: int = limited(6, check_int, 1, 9)
     auth_secret: str | bytes | Callable[[], str | bytes] | None = field(default=None, repr=False)
     topology_region: str | None = None
     topology_zone: str | None = None
     local_addr: str | None = None
     address_map: Mapping[str, str] | Callable[[str], str] | None = None
-    max_frame_size: int = 16 * 1024 * 1024
+    max_frame_size: int = limited(16777216, check_int, 1024, 2**31 - 1, unit=" bytes")
 
     def __post_init__(self) -> None:
         for name in ("client_id", "hostname", "user_agent"):
@@ -426,36 +450,7 @@ class ConnectionOptions:
         for name in ("tls_verify", "snappy", "deflate"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be True or False")
-        check_duration("connect_timeout", self.connect_timeout, 0.001)
-        check_duration(
-            "heartbeat_interval",
-            self.heartbeat_interval,
-            1,
-            60,
-            extra=" (nsqd's --max-heartbeat-interval)",
-        )
-        if self.msg_timeout is not None:
-            check_duration(
-                "msg_timeout",
-                self.msg_timeout,
-                1,
-                900,
-                extra=" (nsqd's --max-msg-timeout), or None for nsqd's default",
-            )
-        check_int("sample_rate", self.sample_rate, 0, 99)
-        check_int(
-            "output_buffer_size", self.output_buffer_size, 64, 65536, also=(-1, 0), unit=" bytes"
-        )
-        check_duration(
-            "output_buffer_timeout",
-            self.output_buffer_timeout,
-            0.025,
-            30,
-            also=(-1, 0),
-            extra=", 0 for nsqd's default or -1 for off",
-        )
-        check_int("deflate_level", self.deflate_level, 1, 9)
-        check_int("max_frame_size", self.max_frame_size, 1024, 2**31 - 1, unit=" bytes")
+        check_limits(self)
         if self.snappy and self.deflate:
             raise ConfigError("snappy and deflate are both on; nsqd allows one of them")
         if self.deflate and self.output_buffer_size == -1:

@@ -6,7 +6,7 @@ Knows the range of each option, and which options contradict each other. Starts 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from gnsqsync.addresses import Address
@@ -18,8 +18,10 @@ from gnsqsync.options import (
     check_duration,
     check_handler,
     check_int,
+    check_limits,
     check_topic,
     handler_name,
+    limited,
 )
 from gnsqsync.reader.once import by_header
 from gnsqsync.reader.verdicts import BackoffOption, Exceptions, Verdicts
@@ -101,19 +103,19 @@ class ReaderOptionKeywords(ConnectionOptionKeywords, total=False):
 class ReaderOptions:
     """Options that ``Reader`` documents. Raises ConfigError for a value out of range."""
 
-    max_in_flight: int | None = None
-    concurrency: int = 1
-    max_attempts: int = 5
-    max_deliveries: int = 0
-    requeue_delay: float = 90.0
-    max_requeue_delay: float = 900.0
-    max_backoff_duration: float | None = None
-    backoff_multiplier: float = 1.0
+    max_in_flight: int | None = limited(None, check_int, 0)
+    concurrency: int = limited(1, check_int, 1)
+    max_attempts: int = limited(5, check_int, 0, 65535)
+    max_deliveries: int = limited(0, check_int, 0, 65535)
+    requeue_delay: float = limited(90.0, check_duration, 0, 3600)
+    max_requeue_delay: float = limited(900.0, check_duration, 0, 3600)
+    max_backoff_duration: float | None = limited(None, check_duration, 0, 3600)
+    backoff_multiplier: float = limited(1.0, check_duration, 0.001, 3600)
     backoff_strategy: BackoffStrategy = "exponential"
     backoff_on_fin_failed: bool = False
-    low_rdy_idle_timeout: float = 10.0
-    low_rdy_timeout: float = 30.0
-    rdy_redistribute_interval: float = 5.0
+    low_rdy_idle_timeout: float = limited(10.0, check_duration, 0.1, 300)
+    low_rdy_timeout: float = limited(30.0, check_duration, 0.1, 300)
+    rdy_redistribute_interval: float = limited(5.0, check_duration, 0.01, 60)
     latency: Latency = "adaptive"
     auto_touch: bool = False
     on_giving_up: OnGivingUp | None = None
@@ -122,25 +124,16 @@ class ReaderOptions:
     reject_on: Exceptions = ()
     discard_on: Exceptions = ()
     backoff: BackoffOption = True
-    time_limit: float | None = None
-    max_age: float | None = None
+    time_limit: float | None = limited(None, check_duration, 0.01, 86400)
+    max_age: float | None = limited(None, check_duration, 0.001, finite=True)
     on_expired: OnExpired | None = None
     rate_limit: float | None = None
-    rate_burst: int | None = None
+    rate_burst: int | None = limited(None, check_int, 1)
     lanes: KeyOfLane | None = None
     headers: bool = False
 
     def __post_init__(self) -> None:
-        check_int("concurrency", self.concurrency, 1)
-        if self.max_in_flight is not None:
-            check_int("max_in_flight", self.max_in_flight, 0)
-        check_int("max_attempts", self.max_attempts, 0, 65535)
-        check_int("max_deliveries", self.max_deliveries, 0, 65535)
-        check_duration("requeue_delay", self.requeue_delay, 0, 3600)
-        check_duration("max_requeue_delay", self.max_requeue_delay, 0, 3600)
-        if self.max_backoff_duration is not None:
-            check_duration("max_backoff_duration", self.max_backoff_duration, 0, 3600)
-        check_duration("backoff_multiplier", self.backoff_multiplier, 0.001, 3600)
+        check_limits(self)
         if not callable(self.backoff_strategy) and self.backoff_strategy not in (
             "exponential",
             "full_jitter",
@@ -149,9 +142,6 @@ class ReaderOptions:
                 f"backoff_strategy is {self.backoff_strategy!r}; it must be 'exponential',"
                 " 'full_jitter' or a callable from level to seconds"
             )
-        check_duration("low_rdy_idle_timeout", self.low_rdy_idle_timeout, 0.1, 300)
-        check_duration("low_rdy_timeout", self.low_rdy_timeout, 0.1, 300)
-        check_duration("rdy_redistribute_interval", self.rdy_redistribute_interval, 0.01, 60)
         if self.latency not in ("adaptive", "throughput"):
             raise ConfigError(f"latency is {self.latency!r}; it must be 'adaptive' or 'throughput'")
         for name in ("auto_touch", "backoff_on_fin_failed", "headers"):
@@ -160,8 +150,6 @@ class ReaderOptions:
         if self.dead_letter_topic is not None:
             check_topic(self.dead_letter_topic)
         self._check_giving_up()
-        if self.time_limit is not None:
-            check_duration("time_limit", self.time_limit, 0.01, 86400)
         self._check_max_age()
         self._check_rate()
         if self.lanes is not None:
@@ -174,7 +162,6 @@ class ReaderOptions:
             if hook is not None:
                 raise ConfigError(f"on_expired is {hook!r} without max_age; give both")
             return
-        check_duration("max_age", self.max_age, 0.001, finite=True)
         if hook == "dead_letter":
             if self.dead_letter_topic is None:
                 raise ConfigError("on_expired is 'dead_letter'; give dead_letter_topic, too")
@@ -197,8 +184,6 @@ class ReaderOptions:
             raise ConfigError(
                 f"rate_limit is {rate!r}; it must be messages a second, 0.001 to 1,000,000"
             )
-        if burst is not None:
-            check_int("rate_burst", burst, 1)
 
     @property
     def burst(self) -> int:
@@ -239,6 +224,9 @@ class ReaderOptions:
     def initial_max_in_flight(self) -> int:
         """``max_in_flight`` at the start: the option, or one message for each worker."""
         return self.concurrency if self.max_in_flight is None else self.max_in_flight
+
+
+FLOW_OPTIONS: tuple[str, ...] = tuple(one.name for one in fields(ReaderOptions))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

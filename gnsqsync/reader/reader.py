@@ -42,6 +42,7 @@ from gnsqsync.options import (
 )
 from gnsqsync.reader.channel_creation import ChannelMaker
 from gnsqsync.reader.options import (
+    FLOW_OPTIONS,
     BackoffStrategy,
     Latency,
     OnExpired,
@@ -157,8 +158,9 @@ class Reader:
             raised in it, and the message fails with TimeLimitExceeded. On threads, the interrupt
             waits for the end of a call that blocks in C; on gevent, until the handler waits. None
             means no limit.
-        max_age: Seconds since its publish after which a message goes to ``on_expired`` in place of
-            the handler, by the clocks of nsqd and this machine. None means never.
+        max_age: Seconds, 0.001 or more, since its publish after which a message goes to
+            ``on_expired`` in place of the handler, by the clocks of nsqd and this machine. None
+            means never.
         on_expired: ``'dead_letter'``, ``'discard'``, or a function that takes the place of the
             handler for such a message. Needed with ``max_age``.
         rate_limit: Upper bound of messages a second, 0.001 to 1,000,000, for this Reader. Further
@@ -233,6 +235,8 @@ class Reader:
         options: ConnectionOptions | None = None,
         **connection_options: Unpack[ConnectionOptionKeywords],
     ) -> None:
+        # The arguments by name, before any of them is replaced.
+        given = dict(locals())
         self.topic: str = check_topic(topic)
         self.channel: str = check_channel(channel)
         # Checked before the other options: a misspelt name may be the reason of another error.
@@ -247,36 +251,7 @@ class Reader:
             raise ConfigError(
                 "a Reader needs nsqd_tcp_addresses or lookupd_http_addresses, at least one address"
             )
-        flow = ReaderOptions(
-            max_in_flight=max_in_flight,
-            concurrency=concurrency,
-            max_attempts=max_attempts,
-            max_deliveries=max_deliveries,
-            requeue_delay=requeue_delay,
-            max_requeue_delay=max_requeue_delay,
-            max_backoff_duration=max_backoff_duration,
-            backoff_multiplier=backoff_multiplier,
-            backoff_strategy=backoff_strategy,
-            backoff_on_fin_failed=backoff_on_fin_failed,
-            low_rdy_idle_timeout=low_rdy_idle_timeout,
-            low_rdy_timeout=low_rdy_timeout,
-            rdy_redistribute_interval=rdy_redistribute_interval,
-            latency=latency,
-            auto_touch=auto_touch,
-            on_giving_up=on_giving_up,
-            dead_letter_topic=dead_letter_topic,
-            retry_on=retry_on,
-            reject_on=reject_on,
-            discard_on=discard_on,
-            backoff=backoff,
-            time_limit=time_limit,
-            max_age=max_age,
-            on_expired=on_expired,
-            rate_limit=rate_limit,
-            rate_burst=rate_burst,
-            lanes=lanes,
-            headers=headers,
-        )
+        flow = ReaderOptions(**{name: given[name] for name in FLOW_OPTIONS})
         middlewares = check_middleware(middleware)
         if handler is None:
             self._check_pull_form(flow, middlewares)

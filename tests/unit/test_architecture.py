@@ -19,7 +19,7 @@ CLASS_LINES, CLASS_METHODS, FUNCTION_LINES = 400, 25, 60
 
 # Classes and functions beyond the limits, with their sizes.
 LARGE_CLASSES = {
-    "reader.reader.Reader": 660,
+    "reader.reader.Reader": 634,
     "writer.writer.Writer": 523,
     "reader.subscription.Subscription": 483,
     "writer.nsqd_pool.NsqdPool": 452,
@@ -40,7 +40,7 @@ CLASSES_OF_MANY_METHODS = {
     "spark.wal.Wal": 26,
 }
 LONG_FUNCTIONS = {
-    "reader.reader.__init__": 125,
+    "reader.reader.__init__": 98,
     "cli.archive.archive": 121,
     "cli.to_file.to_file": 112,
     "spark.jobs.archive.archive": 102,
