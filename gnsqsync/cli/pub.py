@@ -85,6 +85,22 @@ class Input:
             yield lines, len(data)
 
 
+class _Lines(click.Path):
+    """The path of a file of messages. Other programs take a body in its place."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        if value != "-" and not os.path.exists(value):
+            self.fail(
+                f"there is no file {value!r}; the messages are lines of a file or of standard"
+                " input, as in: echo BODY | gnsqsync pub TOPIC",
+                param,
+                ctx,
+            )
+        return super().convert(value, param, ctx)
+
+
 class Counts:
     """The counts of the lines so far."""
 
@@ -214,7 +230,7 @@ the counts cannot be printed; 2 wrong usage; 128 plus the number of the signal t
 """,
 )
 @click.argument("topic")
-@click.argument("file", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.argument("file", default="-", type=_Lines(exists=True, dir_okay=False, allow_dash=True))
 @nsqd_option()
 @lookupd_option()
 @click.option(

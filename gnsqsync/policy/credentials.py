@@ -5,9 +5,11 @@ Knows errors. Must not know connections, clocks, or how a secret is read.
 
 from __future__ import annotations
 
-from gnsqsync.errors import AuthFailed, NotSent, Refused, Unauthorized
+import ssl
 
-__all__ = ["are_refused"]
+from gnsqsync.errors import AuthFailed, NegotiationFailed, NotSent, Refused, Unauthorized
+
+__all__ = ["are_refused", "fail_tls"]
 
 
 def are_refused(error: BaseException | None) -> bool:
@@ -22,3 +24,11 @@ def are_refused(error: BaseException | None) -> bool:
     elif isinstance(error, NotSent):
         error = error.causes[-1] if error.causes else None
     return isinstance(error, (AuthFailed, Unauthorized))
+
+
+def fail_tls(error: BaseException) -> bool:
+    """Return True if a TLS handshake failed, as by a certificate of either side.
+
+    Certificates are replaced while programs run: nsqd's, and the files here, which each dial reads.
+    """
+    return isinstance(error, NegotiationFailed) and isinstance(error.__cause__, ssl.SSLError)

@@ -259,10 +259,10 @@ class Subscription:
 
     def _may_change(self, address: Address, error: NSQError) -> bool:
         """Return True if a file or function can cure this error without a restart."""
-        if isinstance(error, ConfigError):
-            return True
+        if isinstance(error, ConfigError) or address not in self._subscribed:
+            return isinstance(error, ConfigError)
         by_function = callable(self._setup.options.auth_secret)
-        return by_function and address in self._subscribed and credentials.are_refused(error)
+        return credentials.fail_tls(error) or (by_function and credentials.are_refused(error))
 
     def on_lost(self, connection: SubscribedConnection, reason: Exception) -> None:
         # Dropped here; nsqd delivers the connection's queued messages again.

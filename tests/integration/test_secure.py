@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
+from gnsqsync import Observer
 from gnsqsync.errors import ConfigError, NegotiationFailed, NotSent, Unauthorized
 from tests.integration.conftest import Client
 from tests.support.authserver import AuthServer, grant, rule
@@ -101,6 +104,29 @@ def test_a_certificate_that_does_not_verify(
             tls_server_hostname="other.example",
         ).publish(topic, b"x")
     client.writer(nsqd, tls=True, tls_verify=False).publish(topic, b"x")
+
+
+def test_certificates_that_are_replaced_end_no_reader(
+    client: Client, site: Site, world: World, topic: str, tmp_path: Path
+) -> None:
+    """nsqd's certificate does not verify until the file of authorities is right again."""
+    certificates = site.certificates
+    authorities = tmp_path / "authorities.pem"
+    authorities.write_bytes(certificates.ca_file.read_bytes())
+    nsqd = site.own_nsqd(*certificates.flags)
+    reasons: list[Exception] = []
+    observer = Observer()
+    observer.lost = lambda nsqd_address, reason: reasons.append(reason)  # type: ignore[method-assign]
+    reader = client.consume(
+        topic, lambda m: None, nsqd, tls_ca_file=str(authorities), observer=observer
+    )
+    world.eventually(lambda: reader.stats().connections)
+    trustme.CA().cert_pem.write_to_path(authorities)
+    nsqd.restart()
+    world.eventually(lambda: any(isinstance(one, NegotiationFailed) for one in reasons))
+    assert not reader.stats().connections
+    authorities.write_bytes(certificates.ca_file.read_bytes())
+    world.eventually(lambda: reader.stats().connections)
 
 
 def test_client_certificates(client: Client, site: Site, topic: str) -> None:

@@ -30,3 +30,10 @@ def test_a_misspelt_option_leads_to_the_nearest(capsys: pytest.CaptureFixture[st
     assert "--defer" in capsys.readouterr().err
     assert run_command(["pub", "t", "--zzzzzz", "3"]) == 2
     assert "Did you mean" not in capsys.readouterr().err
+
+
+def test_a_body_in_place_of_the_file_leads_to_standard_input(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run_command(["pub", "t", "hello there"]) == 2
+    assert "there is no file 'hello there'; the messages are lines" in capsys.readouterr().err
