@@ -28,6 +28,7 @@ from tests.spark.conftest import Ran
 from tests.spark.nsqds import Cluster, number_of, numbered
 from tests.spark.processes import Family
 from tests.support.mortal import Killed, MortalStore
+from tests.support.programs import Mortal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -448,7 +449,7 @@ def test_the_command_ends_at_a_signal(
     cluster.create(topic, "archive")
     cluster.publish(topic, numbered(range(100)))
     words = command(cluster, topic, tmp_path, "--interval", "0")
-    with subprocess.Popen(words, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+    with Mortal(words, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             assert not line.startswith("Traceback"), process.stderr.read()

@@ -15,6 +15,7 @@ import pytest
 from tests.spark import classes, session
 from tests.spark.nsqds import Cluster, number_of, numbered
 from tests.support.leftovers import alive, keepers
+from tests.support.programs import Mortal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -124,7 +125,7 @@ def test_a_worker_connects_before_it_imports(tmp_path: Path) -> None:
             "PYTHON_WORKER_FACTORY_PORT": str(jvm.getsockname()[1]),
             "PYTHON_WORKER_FACTORY_SECRET": "secret",
         }
-        with subprocess.Popen(
+        with Mortal(
             [str(session.WORKER_PYTHON), "-m", "worker", "word"],
             env=environment,
             stdin=subprocess.PIPE,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 from tests.spark.processes import Family, Meter, children, usage
+from tests.support.programs import Mortal
 from tests.support.waiting import eventually
 
 # Starts a child in a group of its own, which starts a grandchild in a session of its own and ends.
@@ -54,7 +54,7 @@ def test_the_cpu_of_a_child_that_ended_counts() -> None:
     program = "import subprocess, sys, time; subprocess.run([sys.executable, '-c', sys.argv[1]]);"
     program += "time.sleep(600)"
     work = "import time\nwhile time.process_time() < 1: pass"
-    with subprocess.Popen([sys.executable, "-c", program, work]) as process:
+    with Mortal([sys.executable, "-c", program, work]) as process:
         meter = Meter(process.pid)
         deadline = time.monotonic() + 60
         meter.watch(1.0)

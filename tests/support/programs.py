@@ -12,13 +12,26 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, AnyStr, TypeVar
 
 from tests.support.forks import Fork, Forks
 from tests.support.texts import ROOT
 from tests.support.waiting import LIMIT, eventually
 
 T = TypeVar("T")
+
+
+class Mortal(subprocess.Popen[AnyStr]):
+    """A process that dies when its ``with`` block fails.
+
+    Popen waits for the end of the process even then. A test that has run out of time would hang for
+    ever, and with it the whole run.
+    """
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, error, trace)
 
 
 class Program:

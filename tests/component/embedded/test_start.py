@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.support.programs import Mortal
+
 # Each of these takes a hundredth of a start or more, with what it imports.
 EXPENSIVE = {
     "asyncio",
@@ -59,7 +61,7 @@ def loaded(program: str, *flags: str) -> set[str]:
     """The modules of a server that listens."""
     addresses = ("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
     server = command(START, program, *addresses, *flags)
-    with subprocess.Popen(server, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with Mortal(server, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         try:
             assert any(b"HTTP: listening" in line for line in process.stderr)

@@ -19,6 +19,7 @@ from gnsqsync.process.reload import Files, forget_compiled, reloaded_place
 from gnsqsync.process.supervisor import Ending, Place, StopSignals, supervise
 from gnsqsync.stats import StopResult
 from tests.support.interpreter import run_script
+from tests.support.programs import Mortal
 from tests.support.texts import ROOT
 
 pytestmark = pytest.mark.usefixtures("hangups")
@@ -367,7 +368,7 @@ def test_a_program_that_fails_to_begin_with_waits_for_its_repair(tmp_path: Path)
     jobs.write_text("def (")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "program.py", "--reload"]
-    with subprocess.Popen(
+    with Mortal(
         words, cwd=tmp_path, env=environment, text=True, stdout=-1, stderr=subprocess.DEVNULL
     ) as process:
         assert process.stdout is not None
@@ -412,7 +413,7 @@ def test_a_framework_that_cannot_start_the_program_waits_too(tmp_path: Path) -> 
         capture_output=True,
     )
     assert (other.returncode, b"waiting" in other.stderr) == (1, False)
-    with subprocess.Popen(
+    with Mortal(
         [*words, "consume", "--reload"], cwd=tmp_path, env=environment, text=True, stderr=-1
     ) as process:
         assert process.stderr is not None
@@ -499,7 +500,7 @@ def test_sources_that_a_framework_loads_first_wait_at_the_very_first_start(
 def test_a_signal_ends_what_waits_for_a_repair(tmp_path: Path) -> None:
     (tmp_path / "jobs_of_test.py").write_text("def (")
     (tmp_path / "program.py").write_text(FAILING_AT_FIRST.format(inside="pass"))
-    with subprocess.Popen(
+    with Mortal(
         [sys.executable, "program.py", "--reload"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},

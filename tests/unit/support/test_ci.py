@@ -403,6 +403,35 @@ def test_tests_that_are_unsure_for_too_long_are_shown_at_the_end(tmp_path: Path)
     ]
 
 
+def ran_beside(words: str) -> tuple[int, list[str]]:
+    """The exit code and output of commands of the script that run beside each other."""
+    text = RUN.read_text(encoding="utf-8")
+    _, found, functions = text.partition("\nothers=()\n")
+    assert found
+    functions = "others=()\n" + functions.partition("# Programs that tests run")[0]
+    done = subprocess.run(
+        ["bash", "-c", f"set -euo pipefail\n{functions}{words}\necho and then"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_what_runs_beside_is_told_in_its_order() -> None:
+    words = "beside seq 2\nbeside echo '*' a\necho first\ntogether\ntogether"
+    told = ["first", "+ seq 2", "1", "2", "+ echo * a", "* a", "and then"]
+    assert ran_beside(words) == (0, told)
+
+
+def test_what_fails_beside_ends_the_run() -> None:
+    status, lines = ran_beside("beside sh -c 'echo why >&2; exit 3'\nbeside echo good\ntogether")
+    assert status == 1
+    assert lines == ["+ sh -c echo why >&2; exit 3: failed", "why", "+ echo good", "good"]
+
+
 def test_the_command_of_the_readme_makes_its_environment_by_itself() -> None:
     """Nothing else is installed into .venv, so that a package which ``.[test]`` lacks is seen."""
     before, _, _ = RUN.read_text(encoding="utf-8").partition("test_command=")
