@@ -21,6 +21,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from gnsqsync.commands.options import JSON
+from gnsqsync.commands.options_click import as_click
 from gnsqsync.process.log_output import Lines, make_readable
 from gnsqsync.process.output import mention, told_when_full
 from gnsqsync.process.signals import Requests, ending, handled
@@ -88,7 +90,9 @@ _TLS_OPTIONS = (
     click.option("--tls-key-file", metavar="FILE", help="Key of the client certificate."),
     click.option("--no-tls-verify", is_flag=True, help="Do not check the server's certificate."),
 )
-_VERBOSE = click.option("--verbose", "-v", is_flag=True, help="Show what the library does.")
+verbose_option = click.option("--verbose", "-v", is_flag=True, help="Show what the library does.")
+counts_option = as_click(JSON, help="Print the counts as JSON.")
+end_counts_option = as_click(JSON, help="Print the counts at the end as JSON.")
 _CONNECTION_OPTIONS = (
     click.option(
         "--tls", is_flag=True, help="Require TLS; so do --tls-ca-file and --tls-cert-file."
@@ -103,9 +107,9 @@ _CONNECTION_OPTIONS = (
     ),
     click.option("--snappy", is_flag=True, help="Compress with Snappy."),
     click.option("--deflate", is_flag=True, help="Compress with DEFLATE."),
-    _VERBOSE,
+    verbose_option,
 )
-_HTTP_OPTIONS = (*_TLS_OPTIONS, _VERBOSE)
+_HTTP_OPTIONS = (*_TLS_OPTIONS, verbose_option)
 
 
 def _with(options: Sequence[Callable[[Command], Command]], command: Command) -> Command:

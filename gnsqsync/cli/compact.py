@@ -6,7 +6,7 @@ import time
 
 import click
 
-from gnsqsync.cli.common import Flag, Signals, print_json
+from gnsqsync.cli.common import Flag, Signals, counts_option, print_json
 from gnsqsync.cli.spark_options import file_options, storage_error
 from gnsqsync.stats import counted
 
@@ -19,7 +19,7 @@ from gnsqsync.stats import counted
     is_flag=True,
     help="Look at all folders, and not only at those that got files since the last time.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+@counts_option
 def compact(archive: str, target_size: int, compression: str, whole: bool, as_json: bool) -> int:
     """Merge the small files of an ARCHIVE, hour by hour, into files of the target size.
 

@@ -17,6 +17,7 @@ from gnsqsync import Message, Reader
 from gnsqsync.cli.common import (
     connection_keywords,
     connection_options,
+    end_counts_option,
     lookupd_option,
     nsqd_option,
     raw_option,
@@ -24,7 +25,7 @@ from gnsqsync.cli.common import (
 )
 from gnsqsync.commands.envelopes import of_headers
 from gnsqsync.commands.integrations import run_consumers
-from gnsqsync.commands.options import CONSUME, JSON
+from gnsqsync.commands.options import CONSUME
 from gnsqsync.commands.options_click import as_click
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import check_handler
@@ -224,7 +225,7 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
 @as_click(
     CONSUME["handler_limit"], help="/livez fails when a handler runs longer. [default: no limit]"
 )
-@as_click(JSON, help="Print the counts at the end as JSON.")
+@end_counts_option
 @connection_options
 def consume(
     topic: str,

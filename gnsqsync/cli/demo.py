@@ -13,7 +13,7 @@ from contextlib import ExitStack
 import click
 
 from gnsqsync import Message, Observer, Reader, Requeue
-from gnsqsync.cli.common import Flag, Signals, rate_text, show_log
+from gnsqsync.cli.common import Flag, Signals, rate_text, show_log, verbose_option
 from gnsqsync.cli.demo_lines import (
     NEXT,
     TOPIC,
@@ -123,7 +123,7 @@ def failing_numbers(total: int) -> frozenset[int]:
     help="With --spark: leave archive, rollup and picture in this new or empty folder. [default:"
     " only the picture, in a temporary one]",
 )
-@click.option("--verbose", "-v", is_flag=True, help="Show what the library does.")
+@verbose_option
 def demo(
     file: str | None,
     publishers: int,

@@ -22,6 +22,8 @@ from gnsqsync.cli.common import (
     nsqd_http_option,
 )
 from gnsqsync.cluster.asking import ask_all
+from gnsqsync.commands.options import YES
+from gnsqsync.commands.options_click import as_click
 from gnsqsync.errors import ConfigError, HTTPError, NSQError
 from gnsqsync.options import check_channel, check_topic
 from gnsqsync.process.output import mention, say
@@ -268,7 +270,7 @@ def _command(kind: str, action: str) -> click.Command:
 
     decorated: Any = http_options(command)
     if action in ("delete", "empty"):
-        decorated = click.option("--yes", "-y", is_flag=True, help="Do not ask.")(decorated)
+        decorated = as_click(YES, short="-y")(decorated)
     decorated = nsqd_http_option()(lookupd_option()(decorated))
     if kind == "channel":
         decorated = click.argument("channel")(decorated)

@@ -18,6 +18,7 @@ from gnsqsync.cli.common import (
     Signals,
     connection_keywords,
     connection_options,
+    counts_option,
     lookupd_option,
     nsqd_option,
     rate_text,
@@ -285,7 +286,7 @@ the counts cannot be printed; 2 wrong usage; 128 plus the number of the signal t
     metavar="BYTES",
     help="The value of nsqd's own flag.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+@counts_option
 @connection_options
 def pub(
     topic: str,

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gnsqsync.cli.common import print_json, show_log
+from gnsqsync.cli.common import counts_option, print_json, show_log
 from gnsqsync.cli.spark_needs import need_target
 from gnsqsync.cli.spark_options import (
     SUBMIT_HINT,
@@ -35,7 +35,7 @@ from gnsqsync.stats import counted
 )
 @window_options("hours with messages that were published")
 @click.option("--whole", is_flag=True, help="Count hours again that did not change.")
-@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+@counts_option
 @click.option("--verbose", "-v", is_flag=True, help="Show Spark's log.")
 @spark_options
 def rollup(

@@ -26,6 +26,8 @@ from gnsqsync.cli.common import (
 )
 from gnsqsync.cli.spark_needs import need_packages
 from gnsqsync.cli.spark_options import storage_error
+from gnsqsync.commands.options import JSON, YES
+from gnsqsync.commands.options_click import as_click
 from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.process.output import say
 from gnsqsync.spark.jobs.common import parse_time, storage_path
@@ -69,7 +71,7 @@ _streams = click.option(
     help="Only this stream, as 'list' names it; may be given several times. [default: all]",
 )
 _dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
-_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+_yes = as_click(YES, short="-y")
 
 
 def _older_than(default: str | None) -> Callable[[Command], Command]:
@@ -148,7 +150,7 @@ def _need_terminal(action: str, *, yes: bool, dry_run: bool) -> None:
 )
 @_path
 @_wal_options
-@click.option("--json", "as_json", is_flag=True, help="Print an object for each stream.")
+@as_click(JSON, help="Print an object for each stream.")
 def list_(path: str, wal_options: str | None, as_json: bool) -> int:
     """List the streams of the log folder PATH, the longest unused one first.
 

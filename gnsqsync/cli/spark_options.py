@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gnsqsync.cli.common import connection_options, lookupd_option, nsqd_option
+from gnsqsync.cli.common import (
+    connection_options,
+    end_counts_option,
+    lookupd_option,
+    nsqd_option,
+)
 from gnsqsync.cli.spark_needs import need_java, need_master, need_packages
 from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.spark.jobs.common import parse_time, session, submitted
@@ -117,9 +122,7 @@ def nsq_options(side: str, example: str) -> Callable[[Command], Command]:
             metavar="KEY=VALUE",
             help=f'An option of the Spark {side} format("nsq"), as {example}; several times.',
         ),
-        click.option(
-            "--json", "as_json", is_flag=True, help="Print the counts at the end as JSON."
-        ),
+        end_counts_option,
         connection_options,
         spark_options,
     )

@@ -22,6 +22,8 @@ from gnsqsync.cli.common import (
     reader_addresses,
 )
 from gnsqsync.commands.envelopes import OpenEnvelopes
+from gnsqsync.commands.options import JSON
+from gnsqsync.commands.options_click import as_click
 from gnsqsync.process.output import mention, nowhere, send_nowhere
 from gnsqsync.stats import counted
 
@@ -145,7 +147,7 @@ connection, or standard output cannot be written; 2 wrong usage.
     metavar="CHANNEL",
     help="Take messages from this channel; its other consumers do not get them.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per message.")
+@as_click(JSON, help="One JSON object per message.")
 @raw_option("Print nsqd's bytes, with the envelope of the headers, if there is one.")
 @connection_options
 def tail(

@@ -26,7 +26,8 @@ from gnsqsync.cli.common import (
 )
 from gnsqsync.cli.go_options import Duration, consumer_options
 from gnsqsync.commands.envelopes import OpenEnvelopes
-from gnsqsync.commands.options_click import Number
+from gnsqsync.commands.options import CONSUME
+from gnsqsync.commands.options_click import as_click
 from gnsqsync.daemon.goregexp import compile_go
 from gnsqsync.errors import ConfigError
 from gnsqsync.options import ConnectionOptions
@@ -127,12 +128,10 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     type=Duration(zero=False),
     help="Longest time until messages are synced and finished.",
 )
-@click.option(
-    "--max-in-flight",
+@as_click(
+    CONSUME["max_in_flight"],
     default=200,
     show_default=True,
-    type=click.IntRange(1),
-    metavar="N",
     help="Upper bound of unfinished messages of a topic.",
 )
 @click.option(
@@ -143,25 +142,17 @@ Exit codes: 0 stopped by a signal, and every message was answered; 1 anything el
     metavar="NAME,VALUE",
     help="An option of the consumer by go-nsq's name; may be given many times.",
 )
-@click.option(
-    "--shutdown-timeout",
-    "stop_timeout",
-    default=30.0,
-    show_default=True,
-    type=Number(0),
-    metavar="SECONDS",
+@as_click(
+    CONSUME["shutdown_timeout"],
     help="Seconds after the first signal in which received messages are written.",
 )
-@click.option(
-    "--metrics-address",
-    metavar="[HOST:]PORT",
+@as_click(
+    CONSUME["metrics_address"],
     help="Serve metrics for Prometheus, /livez and /readyz at this address; without a host on"
     " 127.0.0.1.",
 )
-@click.option(
-    "--handler-limit",
-    type=float,
-    metavar="SECONDS",
+@as_click(
+    CONSUME["handler_limit"],
     help="/livez fails when a write or sync takes longer. [default: no limit]",
 )
 @connection_options
@@ -186,7 +177,7 @@ def to_file(
     sync_interval: float,
     max_in_flight: int,
     consumer: dict[str, Any],
-    stop_timeout: float,
+    shutdown_timeout: float,
     metrics_address: str | None,
     handler_limit: float | None,
     **options: Any,
@@ -272,7 +263,7 @@ def to_file(
         with exposed.serve(back_up.readers, 0, _say):
             names = ", ".join(wanted) if wanted else f"topics that match {topic_pattern}"
             _say(f"to-file writes {names} to {rules.output_dir}")
-            ending = back_up.run(group, stop_timeout)
+            ending = back_up.run(group, shutdown_timeout)
     total = back_up.progress()
     _say(f"to-file: {counted(total.finished, 'message')} finished, {size_text(total.size)}")
     _say(str(ending))

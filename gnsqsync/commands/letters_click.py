@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from gnsqsync.commands.letter_actions import ABOUT, ACTIONS, Terminal, options_of, run
-from gnsqsync.commands.options_click import click_parameters
+from gnsqsync.commands.options import YES
+from gnsqsync.commands.options_click import as_click, click_parameters
 from gnsqsync.dead_letters import DeadLetters
 from gnsqsync.errors import ConfigError
 from gnsqsync.process.output import mention, say, told_when_full
@@ -41,8 +42,6 @@ def dead_letter_command(
     if action == "show":
         parameters.append(click.Argument(["id_"], metavar="ID"))
     parameters += click_parameters(options_of(action))
-    if action == "purge":
-        parameters.append(click.Option(["--yes", "-y"], is_flag=True, help="Do not ask."))
     examples = "\b\nExample: " + "\n         ".join(
         f"{program} {action} {words}" for words in _EXAMPLES[action]
     )
@@ -53,6 +52,8 @@ def dead_letter_command(
     decorated: Any = call
     for decorate in reversed(more):
         decorated = decorate(decorated)
+    if action == "purge":
+        decorated = as_click(YES, short="-y")(decorated)
     return click.command(
         action,
         params=parameters,

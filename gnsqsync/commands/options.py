@@ -19,6 +19,7 @@ __all__ = [
     "PUBLISH",
     "RELAY",
     "SELECTION",
+    "YES",
     "Option",
     "consume_options",
 ]
@@ -57,6 +58,7 @@ def _table(*options: Option) -> dict[str, Option]:
 
 
 JSON = Option("json", "One JSON object.", kind=bool, dest="as_json")
+YES = Option("yes", "Do not ask.", kind=bool)
 
 DOCTOR = _table(
     Option("channel", "Only this channel."),

@@ -70,7 +70,7 @@ class SinkOptions:
             max_batch_bytes=given.count("maxBatchBytes", cls.max_batch_bytes, 1024),
             max_message_bytes=given.count("maxMessageBytes", cls.max_message_bytes),
             max_defer_ms=given.count("maxDeferMs", cls.max_defer_ms, 0),
-            publish_timeout=given.seconds("publishTimeoutMs", 30000, 1),
+            publish_timeout=given.seconds("publishTimeoutMs", round(1000 * cls.publish_timeout), 1),
             connection=given.connection(),
         )
         given.finish()

@@ -16,6 +16,7 @@ import pytest
 
 from gnsqsync import ConnectionOptions, Reader, Writer
 from gnsqsync.cli.consume import consume
+from gnsqsync.cli.pub import pub
 from gnsqsync.errors import ConfigError
 from gnsqsync.reader.options import FLOW_OPTIONS, ReaderOptions
 
@@ -108,6 +109,13 @@ def test_a_reader_and_a_writer_have_equal_defaults() -> None:
     assert {"lookupd_poll_interval", "lookupd_poll_jitter", "headers"} <= shared
     for name in shared:
         assert of_reader[name].default == of_writer[name].default
+
+
+def test_the_command_that_publishes_has_the_defaults_of_a_writer() -> None:
+    signature = inspect.signature(Writer).parameters
+    defaults = {option.name: option.default for option in pub.params}
+    for name, option in (("timeout", "publish_timeout"), ("max_msg_size",) * 2, ("policy",) * 2):
+        assert defaults[name] == signature[option].default
 
 
 def test_the_command_line_has_the_defaults_and_ranges_of_a_reader() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -27,6 +28,7 @@ from gnsqsync.commands.options import (
 from gnsqsync.commands.options_click import as_click, click_parameters
 from gnsqsync.outbox.relay import Relay
 from gnsqsync.process.probe import ask_health
+from tests.support.texts import ROOT
 
 TABLES = {
     "consume": CONSUME,
@@ -82,6 +84,33 @@ def test_defaults_of_consumers_and_publishers() -> None:
     assert check_defaults({"concurrency": CONSUME["concurrency"]}, Reader) == {"concurrency"}
     assert CONSUME["shutdown_timeout"].default == defaults_of(Reader.stop)["timeout"]
     assert f"Default: {defaults_of(Writer)['publish_timeout']:g}." in PUBLISH["timeout"].help
+
+
+def sentences() -> Iterator[tuple[str, str]]:
+    """Yield each sentence that the package says of an option, with its place."""
+    for path in (ROOT / "gnsqsync").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            told = [one.value for one in node.keywords if one.arg == "help"]
+            if isinstance(node.func, ast.Name) and node.func.id == "Option":
+                told += node.args[1:2]
+            # A sentence below ``add_argument("topic")`` is of no option.
+            first = node.args[0] if node.args else None
+            is_word = isinstance(first, ast.Constant) and "-" not in str(first.value)
+            for text in told:
+                is_argument = is_word and isinstance(node.func, ast.Attribute)
+                if isinstance(text, ast.Constant) and not is_argument:
+                    yield str(text.value), f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
+def test_no_sentence_on_an_option_stands_twice() -> None:
+    places: dict[str, list[str]] = {}
+    for text, place in sentences():
+        places.setdefault(text, []).append(place)
+    assert "Start again when a Python file changes." in places
+    assert "One JSON object." in places
+    assert {text: found for text, found in places.items() if len(found) > 1} == {}
 
 
 def argparse_of(option: Option) -> Callable[[list[str]], Any]:

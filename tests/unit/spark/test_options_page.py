@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from gnsqsync import Writer
 from gnsqsync.spark import options, sink_options
 from tests.support.texts import DOCS
 
@@ -60,6 +62,13 @@ def test_the_page_lists_every_option_of_the_source(monkeypatch: pytest.MonkeyPat
     given = {"subscribe": "t", "channel": "c", "nsqdTcpAddresses": "h:1", "walPath": "/w"}
     options.SourceOptions.parse(given, streaming=True)
     check(rows("Reading"), Recorder.asked, UNLISTED)
+
+
+def test_limits_of_the_sink_are_those_of_a_writer() -> None:
+    of_writer = inspect.signature(Writer).parameters
+    sink = sink_options.SinkOptions(nsqds=())
+    assert sink.max_message_bytes == of_writer["max_msg_size"].default
+    assert sink.max_defer_ms == 1000 * of_writer["max_defer"].default
 
 
 def test_the_page_lists_every_option_of_the_sink(monkeypatch: pytest.MonkeyPatch) -> None:

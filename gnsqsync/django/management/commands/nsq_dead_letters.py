@@ -10,6 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 
 from gnsqsync.commands.letter_actions import ABOUT, ACTIONS, Terminal, options_of, run
+from gnsqsync.commands.options import YES
 from gnsqsync.dead_letters import DeadLetters
 from gnsqsync.dead_letters.places import CHANNEL
 from gnsqsync.django.command import NSQCommand, add_options
@@ -36,7 +37,7 @@ class Command(NSQCommand):
                 below.add_argument("show_id", metavar="id")
             add_options(below, options_of(action))
             if action == "purge":
-                below.add_argument("--yes", action="store_true", help="Do not ask.")
+                add_options(below, (YES,))
             below.add_argument("--channel", default=CHANNEL, help="Take them from this channel.")
             add_options(below, (ALIAS,))
 
