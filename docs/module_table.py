@@ -26,6 +26,7 @@ def summary_of(path):
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     text = " ".join(text.split("\n\n")[0].split())
     text = re.sub(r"docs/protocol/[\w-]+#([\w-]+)", r":ref:`protocol-\1`", text)
+    text = re.sub(r"docs/protocol/([\w-]+)", r":doc:`/protocol/\1`", text)
     return re.sub(r"\b(E)_(?= )", r"\1\\_", text)
 
 

@@ -141,7 +141,7 @@ def test_one_nsqd_after_the_other(site: Site, server_kind: str) -> None:
                     eventually(lambda http=http: not in_flight(http))
                 nsqd.stop()
                 count = len(confirmed)
-                # "publishers use the others"
+                # "publishers and consumers use the others"
                 eventually(lambda count=count: len(confirmed) > count + 200)
                 nsqd.start()
                 with NsqdHTTP(url(nsqd)) as http:

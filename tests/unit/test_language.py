@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import itertools
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,8 @@ PHRASES = re.compile(
     r"\b(?:so\s+many|so\s+long|so\s+much|nor\s+is\s+one|is\s+none\s+of|that\s+of\s+it)\b",
     re.IGNORECASE,
 )
-# Percent of docstrings, and of comment blocks, that may open so. One opening is free in each room.
+# Percent of docstrings, of comment blocks and of paragraphs of the pages that may open so. One
+# opening is free in each room.
 LIMIT = 3.0
 # Comments for tools, which nobody reads as a sentence.
 DIRECTIVES = re.compile(r"#[:!]?\s*(?:noqa|type:|pragma|fmt:|nosec|mypy:|ruff:)")
@@ -40,7 +42,7 @@ HIGHER: dict[str, tuple[float, float, int]] = {}
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A docstring or a block of comments."""
+    """A docstring, a block of comments, or a paragraph of a page."""
 
     place: str
     text: str
@@ -171,6 +173,51 @@ def rooms() -> dict[str, Room]:
     return found
 
 
+# Directives whose body is prose of the page.
+BOXES = re.compile(r"\.\. (?:note|warning|tip|important|seealso|admonition)::")
+DIRECTIVE = re.compile(r"\.\. (?:[\w:-]+::|_)")
+ITEM = re.compile(r"(?:\* |- |#\. |\d+\. )")
+RULE_OF_TABLE = re.compile(r"=+(?: +=+)+")
+UNDERLINE = re.compile(r"([=\-~^.])\1{2,}")
+
+
+def paragraphs_of_page(page: Path) -> list[Text]:
+    """Return paragraphs and list items. Tables, headings, code and other directives have none."""
+    lines = [*page.read_text(encoding="utf-8").splitlines(), "", ""]
+    name = name_of(page) if page.is_relative_to(ROOT) else page.name
+    found: list[Text] = []
+    skipped: int | None = None
+    in_table = goes_on = False
+    for number, (line, after) in enumerate(itertools.pairwise(lines), 1):
+        words, depth = line.strip(), len(line) - len(line.lstrip())
+        if skipped is not None and words and depth <= skipped:
+            skipped = None
+        if skipped is None and RULE_OF_TABLE.fullmatch(words):
+            in_table = not (in_table and not after.strip())
+        elif skipped is None and DIRECTIVE.match(words) and not BOXES.match(words):
+            skipped = depth
+        elif skipped is None and not in_table and _is_prose(words, after):
+            item = ITEM.match(words)
+            if goes_on and not item:
+                found[-1] = Text(found[-1].place, f"{found[-1].text}\n{words}")
+            else:
+                found.append(Text(f"{name}:{number}", words[item.end() if item else 0 :]))
+            goes_on = not words.endswith("::")
+            skipped = None if goes_on else depth
+            continue
+        goes_on = False
+    return found
+
+
+def _is_prose(words: str, after: str) -> bool:
+    return not (
+        not words
+        or words.startswith((":", ".. "))
+        or UNDERLINE.fullmatch(words)
+        or UNDERLINE.fullmatch(after.strip())
+    )
+
+
 def phrases_of_page(page: Path) -> list[str]:
     """Return place and phrase, outside of code blocks and of the directives' options."""
     prose = []
@@ -180,7 +227,7 @@ def phrases_of_page(page: Path) -> list[str]:
         if indent is not None and line.strip() and depth <= indent:
             indent = None
         if indent is None and re.match(
-            r"\s*\.\. (code-block|literalinclude|graphviz)::|.*::$", line
+            r"\s*\.\. (code-block|literalinclude|graphviz)::|(?!\s*\.\. ).*::$", line
         ):
             indent = depth
         prose.append("" if indent is not None else re.sub(r"``[^`]*``", "", line))
@@ -213,6 +260,13 @@ def test_no_text_has_a_phrase_that_hides_a_quantity() -> None:
 def test_no_page_has_a_phrase_that_hides_a_quantity() -> None:
     found = [phrase for page in DOCS.rglob("*.rst") for phrase in phrases_of_page(page)]
     assert not found, "\n".join(["Name the unit, or repeat the noun:", *found])
+
+
+def test_paragraphs_of_pages_open_with_a_noun_or_a_verb() -> None:
+    texts = [text for page in DOCS.rglob("*.rst") for text in paragraphs_of_page(page)]
+    assert len(texts) > 1000
+    opened = sorted(f"{text.place}: {text.opening}" for text in texts if text.opening)
+    assert _percent(texts) <= LIMIT, "\n".join(["Open with a noun or a verb:", *opened])
 
 
 def test_the_higher_limits_only_fall() -> None:
@@ -271,4 +325,53 @@ def test_phrases_in_the_code_blocks_of_a_page_are_left_out(tmp_path: Path) -> No
     assert [text.partition(":")[2] for text in phrases_of_page(page)] == [
         "1: so much",
         "8: so long",
+    ]
+
+
+def test_paragraphs_of_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.rst"
+    page.write_text(
+        """Of a title
+==========
+
+What it is,
+also here.
+
+* One item
+  of a list
+* Another
+
+.. note::
+
+   All of it.
+
+.. code-block:: python
+
+   # One comment
+
+=====  ====
+What   How
+=====  ====
+All    None
+
+As     Also
+=====  ====
+
+Until then::
+
+    One line
+
+.. list-table::
+
+   * - What
+     - Which
+""",
+        "utf-8",
+    )
+    assert [(text.place, text.text) for text in paragraphs_of_page(page)] == [
+        ("page.rst:4", "What it is,\nalso here."),
+        ("page.rst:7", "One item\nof a list"),
+        ("page.rst:9", "Another"),
+        ("page.rst:13", "All of it."),
+        ("page.rst:27", "Until then::"),
     ]
