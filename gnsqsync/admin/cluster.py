@@ -9,18 +9,19 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from gnsqsync.addresses import Address
 from gnsqsync.admin import shapes, sums
 from gnsqsync.admin.shapes import Shape
-from gnsqsync.admin.turns import give_turn
+from gnsqsync.admin.turns import give_turn, on_greenlets
 from gnsqsync.admin.upstream import Failed, Upstream, failures
+from gnsqsync.cluster.asking import Calls, Outcomes, Workers, ask_all
 from gnsqsync.daemon.secrets import shown
 from gnsqsync.errors import ConfigError
 
-__all__ = ["AllFailed", "Cluster", "http_address", "told"]
+__all__ = ["AllFailed", "Cluster", "Place", "http_address", "told"]
 
 _OF_ADDRESSES = re.compile(r"[^\s/@?#\\,]+")
 # Upper bound of servers that are asked at the same time.
@@ -29,6 +30,8 @@ _SIDE_BY_SIDE = 256
 _MOST_SERVERS = 2000
 
 _T = TypeVar("_T")
+# A topic, a channel, and an nsqd that has it.
+Place = tuple[str, str, str]
 # A function that receives a sentence about each entry of an answer that is left out.
 LeftOut = Callable[[str], object]
 # Upper bound of left-out entries of one answer that are named. Further ones are counted.
@@ -78,12 +81,13 @@ class Cluster:
         self.nsqds: tuple[str, ...] = tuple(nsqds)
         self._log = log
         self._options: dict[str, Any] = {"timeout": timeout, **options}
-        # Guards ``_servers``, ``_pool`` and ``_is_cut``.
+        # Guards ``_servers``, ``_workers`` and ``_is_cut``.
         self._lock = threading.Lock()
         # Servers by kind and address.
         self._servers: dict[tuple[str, str], Upstream] = {}
-        # The threads that ask, from the first request until ``close``.
-        self._pool: ThreadPoolExecutor | None = None
+        # The tasks that ask, made at the first request, because a process may fork after
+        # create_app().
+        self._workers: Workers | None = None
         # True after ``cut``: no server is asked any more.
         self._is_cut = False
 
@@ -96,19 +100,15 @@ class Cluster:
             server.cut()
 
     def close(self) -> None:
-        """Close all connections, and end the threads. No method may be called afterwards.
-
-        A thread that may still ask has to end between ``cut`` and this call: it would leave a new
-        pool of threads behind.
-        """
+        """Close all connections, and wait for the ends of the tasks."""
         self.cut()
         with self._lock:
-            pool, self._pool = self._pool, None
             servers, self._servers = list(self._servers.values()), {}
+            workers = self._workers
         for server in servers:
             server.close()
-        if pool is not None:
-            pool.shutdown()
+        if workers is not None:
+            workers.join()
 
     def topics(self) -> tuple[list[str] | None, list[str]]:
         """Return the sorted names of all topics, or None if there are none."""
@@ -198,39 +198,22 @@ class Cluster:
                 entry["message_count"] += channel["message_count"]
         return dict(sorted(found.items())), [errors, more]
 
-    def stats_of(self, address: str, read: Callable[[Shape], _T]) -> Future[_T]:
-        """Return a Future of ``read``, called with one nsqd's ``/stats`` without clients.
+    def calls(self) -> Calls[str, Any]:
+        """Return calls of the caller's own, which share the limit of all questions."""
+        return Calls(self._asking())
 
-        ``read`` runs on a thread of the cluster. The Future raises Failed.
-        """
+    def stats_of(self, address: str, read: Callable[[Shape], _T]) -> _T:
+        """Call ``read`` with one nsqd's ``/stats`` without clients. Raises Failed."""
+        server = self._server("nsqd", address)
+        stats = server.get("/stats", format="json", include_clients="false")
+        # Hundreds of answers may come at once, so other greenlets get a turn in between.
+        give_turn()
+        return read(stats)
 
-        def ask() -> _T:
-            server = self._server("nsqd", address)
-            stats = server.get("/stats", format="json", include_clients="false")
-            # Hundreds of answers may come at once, so other greenlets get a turn in between.
-            give_turn()
-            return read(stats)
-
-        return self._executor().submit(ask)
-
-    def ready_of(self, address: str, topic: str, channel: str) -> Future[int]:
-        """Return a Future of the sum of the RDY of a channel's consumers at one nsqd.
-
-        The Future raises Failed.
-        """
-
-        def ask() -> int:
-            server = self._server("nsqd", address)
-            stats = server.get("/stats", format="json", topic=topic, channel=channel)
-            ready = 0
-            for found in shapes.objects(stats, "topics"):
-                for one in shapes.objects(found, "channels"):
-                    if (found.get("topic_name"), one.get("channel_name")) == (topic, channel):
-                        clients = shapes.objects(one, "clients")
-                        ready += sum(sum(shapes.numbers(each, ["ready_count"])) for each in clients)
-            return ready
-
-        return self._executor().submit(ask)
+    def ready_of(self, places: Sequence[Place], seconds: float) -> Outcomes[Place, int]:
+        """Return, by topic, channel and nsqd, the sum of the RDY of the consumers there."""
+        calls = {place: partial(self._ready_of, *place) for place in places}
+        return ask_all(calls, workers=self._asking(), seconds=seconds)
 
     def having(self, topic: str) -> tuple[list[Shape], list[str]]:
         """Return the nsqds that have the topic and are not tombstoned."""
@@ -271,6 +254,17 @@ class Cluster:
             servers = list(self._servers.values())
         for server in servers:
             server.forget()
+
+    def _ready_of(self, topic: str, channel: str, address: str) -> int:
+        server = self._server("nsqd", address)
+        stats = server.get("/stats", format="json", topic=topic, channel=channel)
+        ready = 0
+        for found in shapes.objects(stats, "topics"):
+            for one in shapes.objects(found, "channels"):
+                if (found.get("topic_name"), one.get("channel_name")) == (topic, channel):
+                    clients = shapes.objects(one, "clients")
+                    ready += sum(sum(shapes.numbers(each, ["ready_count"])) for each in clients)
+        return ready
 
     def _channel_names(self, topic: str) -> list[str] | None:
         try:
@@ -317,20 +311,18 @@ class Cluster:
     ) -> tuple[list[_T], list[str]]:
         """Ask each server. Return the answers in the order of the addresses, and the errors."""
 
-        def asked(address: str) -> tuple[_T | None, str | None, list[str]]:
+        def asked(address: str) -> tuple[_T, list[str]]:
             left_out: list[str] = []
-            try:
-                found = ask(self._server(kind, address), address, left_out.append)
-            except Failed as error:
-                return None, str(error), []
-            return found, None, told(f"{kind} {shown(address)}", left_out)
+            found = ask(self._server(kind, address), address, left_out.append)
+            return found, told(f"{kind} {shown(address)}", left_out)
 
-        outcomes = list(self._executor().map(asked, addresses))
-        errors = [error for _, error, _ in outcomes if error is not None]
-        if len(errors) == len(addresses):
+        calls = {place: partial(asked, each) for place, each in enumerate(addresses)}
+        outcomes = ask_all(calls, workers=self._asking())
+        errors = [str(error) for error in outcomes.failures.values()]
+        if not outcomes.answers:
             raise AllFailed(kind, errors)
-        errors += [line for *_, lines in outcomes for line in lines]
-        return [found for found, error, _ in outcomes if error is None], errors  # type: ignore[misc]
+        errors += [line for _, lines in outcomes.answers.values() for line in lines]
+        return [found for found, _ in outcomes.answers.values()], errors
 
     def _server(self, kind: str, address: str) -> Upstream:
         """Return the server at an address. Raise Failed if the text is no address.
@@ -358,12 +350,16 @@ class Cluster:
                 self._servers[kind, address] = server
             return server
 
-    def _executor(self) -> ThreadPoolExecutor:
-        # Threads start at the first request, because a process may fork after create_app().
+    def _asking(self) -> Workers:
         with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(_SIDE_BY_SIDE, "gnsqsync-admin")
-            return self._pool
+            if self._workers is None:
+                # Web servers run pages on the threads of ``threading``, whatever sockets are.
+                self._workers = Workers(
+                    "gevent" if on_greenlets() else "threads",
+                    _SIDE_BY_SIDE,
+                    "gnsqsync-admin",
+                )
+            return self._workers
 
 
 def http_address(node: Shape) -> str:

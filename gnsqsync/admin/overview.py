@@ -10,10 +10,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 
-from gnsqsync.admin.cluster import AllFailed, Cluster, http_address, told
+from gnsqsync.admin.cluster import AllFailed, Cluster, Place, http_address, told
 from gnsqsync.admin.figures import (
     NodeFigures,
     Span,
@@ -25,6 +25,7 @@ from gnsqsync.admin.shapes import Shape
 from gnsqsync.admin.troubles import ChannelRow, Level, TopicRow, letters_of, topic_row
 from gnsqsync.admin.turns import in_turns
 from gnsqsync.admin.upstream import Failed
+from gnsqsync.cluster.asking import Calls
 from gnsqsync.cluster.totals import TopicTotal, add_up
 
 __all__ = ["Overview", "Picture"]
@@ -109,7 +110,7 @@ class Overview:
         # True after ``close``.
         self._is_closed = False
         # The looking thread alone uses the fields below.
-        self._asked: dict[str, Future[NodeFigures]] = {}
+        self._asked: set[str] = set()
         self._latest: dict[str, NodeFigures] = {}
         self._totals: dict[str, TopicTotal] = {}
         self._spans: deque[Span] = deque(maxlen=_RATED)
@@ -248,32 +249,28 @@ class Overview:
             for channel, one in figures.channels.items()
             if one.is_stuck
         ]
-        asked: dict[Future[int], tuple[str, str]] = {}
+        asked: list[Place] = []
         for topic, channel in stuck:
             places = [
-                address
+                (topic, channel, address)
                 for address, node in latest.items()
                 if topic in node.topics and channel in node.topics[topic].channels
             ]
             if len(asked) + len(places) > _MOST_ASKED:
                 # The next look shows the other channels as stuck if nothing leaves them.
                 break
-            for address in places:
-                asked[self._cluster.ready_of(address, topic, channel)] = topic, channel
-        done, late = wait(asked, _PATIENCE_FOR_READY)
-        ready = {asked[future] for future in late}
-        for future in late:
-            future.cancel()
-        for future in done:
-            try:
-                if future.result():
-                    ready.add(asked[future])
-            except Failed:  # The consumers may have RDY.
-                ready.add(asked[future])
+            asked += places
+        ready = self._cluster.ready_of(asked, _PATIENCE_FOR_READY)
+        # Consumers of an nsqd that does not answer may have RDY.
+        taking = {place[:2] for place in asked if ready.answers.get(place, 1)}
         found: dict[str, set[str]] = {}
-        for topic, channel in {*asked.values()} - ready:
+        for topic, channel in {place[:2] for place in asked} - taking:
             found.setdefault(topic, set()).add(channel)
         return found
+
+    @cached_property
+    def _calls(self) -> Calls[str, NodeFigures]:
+        return self._cluster.calls()
 
     def _figures(self, addresses: list[str]) -> tuple[dict[str, NodeFigures], list[str]]:
         """Return the figures of all nsqds that answer in time, and the failures.
@@ -282,22 +279,25 @@ class Overview:
         """
         for address in addresses:
             if address not in self._asked:
-                self._asked[address] = self._cluster.stats_of(
-                    address, lambda stats: node_figures(stats, self._clock())
-                )
-        for gone in self._asked.keys() - set(addresses):
-            self._asked.pop(gone).cancel()
-        done, _ = wait(self._asked.values(), _PATIENCE)
+                self._asked.add(address)
+                self._calls.begin(address, partial(self._cluster.stats_of, address, self._read))
         found: dict[str, NodeFigures] = {}
         errors = []
-        for address, future in list(self._asked.items()):
-            if future not in done:
-                errors.append(f"nsqd {address} has not answered for {_PATIENCE:g} s")
-                continue
-            del self._asked[address]
+        missing = set(addresses)
+        for address, outcome in self._calls.within(_PATIENCE) if missing else ():
+            self._asked.discard(address)
+            if address not in missing:
+                continue  # Nobody lists this nsqd any more.
+            missing.discard(address)
             try:
-                found[address] = future.result()
+                found[address] = outcome.result()
                 errors += told(f"nsqd {address}", found[address].left_out)
             except Failed as error:
                 errors.append(str(error))
-        return found, errors
+            if not missing:
+                break
+        errors += [f"nsqd {address} has not answered for {_PATIENCE:g} s" for address in missing]
+        return found, sorted(errors)
+
+    def _read(self, stats: Shape) -> NodeFigures:
+        return node_figures(stats, self._clock())

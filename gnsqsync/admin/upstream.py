@@ -34,7 +34,7 @@ _PER_OBJECT = 4000
 _MOST_WORDS = 1000
 
 
-class Failed(Exception):
+class Failed(NSQError):
     """A server gave no usable answer. The text is for the warning."""
 
 

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from gnsqsync.errors import ConnectionLost, NSQError
 from gnsqsync.foreign import ends_worker
-from gnsqsync.runtime import RuntimeLike, Task, choose
+from gnsqsync.runtime import Runtime, RuntimeLike, Task, choose
 
-__all__ = ["Calls", "Outcome", "Outcomes", "ask_all"]
+__all__ = ["Calls", "Outcome", "Outcomes", "Workers", "ask_all"]
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -51,35 +52,85 @@ class Outcomes(Generic[K, T]):
     late: tuple[K, ...] = ()
 
 
+class Workers:
+    """Tasks that run jobs side by side, ``at_a_time`` at most. They end when no job waits.
+
+    Threads:
+        Any thread may call.
+    """
+
+    def __init__(
+        self, runtime: RuntimeLike | None = None, at_a_time: int = AT_A_TIME, name: str = "nsq-ask"
+    ) -> None:
+        self.runtime: Runtime = choose(runtime)
+        self._at_a_time = at_a_time
+        self._name = name
+        # Guards the next three fields.
+        self._mutex = self.runtime.mutex()
+        self._waiting: deque[Callable[[], object]] = deque()
+        # Number of tasks that will look for another job.
+        self._running = 0
+        self._tasks: list[Task] = []
+
+    def begin(self, job: Callable[[], object]) -> None:
+        """Run a job as soon as a task is free."""
+        with self._mutex:
+            self._waiting.append(job)
+            is_task_missing = self._running < self._at_a_time
+            self._running += is_task_missing
+        if not is_task_missing:
+            return
+        try:
+            task = self.runtime.spawn(self._name, self._run)
+        except BaseException:
+            self._end_one()
+            raise
+        with self._mutex:
+            self._tasks = [*(each for each in self._tasks if each.alive), task]
+
+    def join(self) -> None:
+        """Wait for the ends of the jobs under way."""
+        with self._mutex:
+            tasks = self._tasks
+        for task in tasks:
+            task.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._mutex:
+                if not self._waiting:
+                    self._running -= 1
+                    return
+                job = self._waiting.popleft()
+            try:
+                job()
+            except BaseException:
+                self._end_one()
+                raise
+
+    def _end_one(self) -> None:
+        with self._mutex:
+            self._running -= 1
+
+
 class Calls(Generic[K, T]):
     """Calls that run side by side, whose outcomes are taken one by one, in the order of their ends.
 
-    Tasks run while there are calls. A call needs a time limit of its own.
+    A call needs a time limit of its own.
 
     Threads:
         A single one begins calls and takes outcomes.
     """
 
-    def __init__(self, runtime: RuntimeLike | None = None, at_a_time: int = AT_A_TIME) -> None:
-        self._runtime = choose(runtime)
-        self._at_a_time = at_a_time
-        # Guards ``_waiting`` and ``_running``.
-        self._mutex = self._runtime.mutex()
-        self._waiting: deque[tuple[K, Callable[[], T]]] = deque()
-        # Number of tasks that will look for another call.
-        self._running = 0
-        self._tasks: list[Task] = []
-        self._ended = self._runtime.timed_queue()
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._ended = workers.runtime.timed_queue()
+        # True after ``drop``.
+        self._is_dropped = False
 
     def begin(self, key: K, call: Callable[[], T]) -> None:
-        """Run a call as soon as a task is free."""
-        with self._mutex:
-            self._waiting.append((key, call))
-            is_task_missing = self._running < self._at_a_time
-            self._running += is_task_missing
-        if is_task_missing:
-            self._tasks = [task for task in self._tasks if task.alive]
-            self._tasks.append(self._runtime.spawn("nsq-ask", self._run))
+        """Run a call as soon as a worker is free."""
+        self._workers.begin(partial(self._make, key, call))
 
     def take(self, timeout: float | None) -> tuple[K, Outcome[T]]:
         """Return the key and the outcome of a call that has ended. TimeoutError if there is none.
@@ -91,33 +142,36 @@ class Calls(Generic[K, T]):
         )
         return ended
 
+    def within(self, seconds: float) -> Iterator[tuple[K, Outcome[T]]]:
+        """Yield outcomes as ``take`` returns them, for ``seconds`` at most, which may be inf."""
+        deadline = self._workers.runtime.now() + seconds
+        while True:
+            left = max(0.0, deadline - self._workers.runtime.now())
+            try:
+                ended = self.take(None if left == math.inf else left)
+            except TimeoutError:
+                return
+            yield ended
+
     def drop(self) -> None:
         """Begin no further call."""
-        with self._mutex:
-            self._waiting.clear()
+        self._is_dropped = True
 
     def join(self) -> None:
-        """Wait for the ends of the calls under way."""
-        for task in self._tasks:
-            task.join()
+        """Wait for the ends of the calls under way, and of all others of the same workers."""
+        self._workers.join()
 
-    def _run(self) -> None:
-        while True:
-            with self._mutex:
-                if not self._waiting:
-                    self._running -= 1
-                    return
-                key, call = self._waiting.popleft()
-            try:
-                outcome = Outcome[T](call())
-            except BaseException as error:  # whoever takes the outcome raises it
-                self._ended.put((key, Outcome[T](None, error)))
-                if ends_worker(error):
-                    with self._mutex:
-                        self._running -= 1
-                    raise
-            else:
-                self._ended.put((key, outcome))
+    def _make(self, key: K, call: Callable[[], T]) -> None:
+        if self._is_dropped:
+            return
+        try:
+            outcome = Outcome[T](call())
+        except BaseException as error:  # whoever takes the outcome raises it
+            self._ended.put((key, Outcome[T](None, error)))
+            if ends_worker(error):
+                raise
+        else:
+            self._ended.put((key, outcome))
 
 
 def ask_all(
@@ -126,36 +180,33 @@ def ask_all(
     runtime: RuntimeLike | None = None,
     at_a_time: int = AT_A_TIME,
     seconds: float = math.inf,
+    workers: Workers | None = None,
 ) -> Outcomes[K, T]:
     """Run all calls side by side, and return the outcome of each.
 
     A call fails with its NSQError, or with ConnectionLost if it has not returned after ``seconds``.
     Its task goes on then, and nobody waits for the task: the call needs a time limit of its own.
-    Any other exception of a call is raised here.
+    Any other exception of a call is raised here. ``workers`` bound the calls of several questions
+    together; without them this question has ``at_a_time`` of its own.
     """
-    kept = choose(runtime)
-    work = Calls[K, T](kept, at_a_time)
-    deadline = kept.now() + seconds
+    work = Calls[K, T](workers or Workers(runtime, at_a_time))
     answers: dict[K, T] = {}
     failures: dict[K, NSQError] = {}
     try:
         for key, call in calls.items():
             work.begin(key, call)
-        while len(answers) + len(failures) < len(calls):
-            left = None if seconds == math.inf else max(0.0, deadline - kept.now())
-            try:
-                key, outcome = work.take(left)
-            except TimeoutError:
-                break
+        for key, outcome in work.within(seconds) if calls else ():
             try:
                 answers[key] = outcome.result()
             except NSQError as error:
                 failures[key] = error
+            if len(answers) + len(failures) == len(calls):
+                break
     finally:
         # After the time, or an exception here, no task begins another call.
         work.drop()
     late = tuple(key for key in calls if key not in answers and key not in failures)
-    if not late:
+    if not late and workers is None:
         # Each call has returned, so no task is left when this function returns.
         work.join()
     failures.update((key, ConnectionLost(f"no answer within {seconds:g} s")) for key in late)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from gnsqsync import LookupdHTTP, NsqdHTTP
-from gnsqsync.cluster.asking import Calls, Outcome
+from gnsqsync.cluster.asking import Calls, Outcome, Workers
 from gnsqsync.errors import ConnectionLost, HTTPError, NSQError
 from gnsqsync.spark.options import SourceOptions
 from gnsqsync.spark.plan import Source
@@ -146,7 +146,7 @@ class Depths:
         # The nsqds whose answer the current look waits for.
         self._awaited: set[_Nsqd] = set()
         # Questions under way, and answers that nobody has taken yet.
-        self._calls: Calls[_Nsqd | LookupdHTTP, Any] = Calls(at_a_time=_THREADS)
+        self._calls: Calls[_Nsqd | LookupdHTTP, Any] = Calls(Workers(at_a_time=_THREADS))
         # The last backlog of each source.
         self._seen: dict[Source, Backlog] = {}
         # The error of each server that did not answer the last time, by URL.

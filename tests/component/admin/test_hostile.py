@@ -57,7 +57,7 @@ def test_an_address_that_is_none(cluster_of: NewCluster, lies: dict[str, Any]) -
         with pytest.raises(AllFailed, match="failed to query any nsqd"):
             cluster.topic("t")
         with pytest.raises(Failed):
-            cluster.stats_of("127.0.0.1:99999", dict).result(10)
+            cluster.stats_of("127.0.0.1:99999", dict)
 
 
 @pytest.mark.parametrize("version", ["9" * 5000 + ".0.0", "1.0.0-" + "9" * 5000])
@@ -127,7 +127,7 @@ def test_a_broken_entry_hides_no_other(cluster_of: NewCluster) -> None:
         channel, _ = cluster.channel("t", "c")
         assert channel is not None
         assert [client["client_id"] for client in channel["clients"]] == ["me"]
-        figures = cluster.stats_of(server.address, lambda stats: node_figures(stats, 0.0)).result()
+        figures = cluster.stats_of(server.address, lambda stats: node_figures(stats, 0.0))
     assert {name: [*topic.channels] for name, topic in figures.topics.items()} == {
         "t": ["c"],
         "u": [],

@@ -322,7 +322,7 @@ def test_a_look_that_goes_on_while_nsqadmin_closes_leaves_nothing(
     assert looks.wait(30)
     cluster[0].close()
     visitor.join()
-    assert "gnsqsync-admin_0" not in [thread.name for thread in threading.enumerate()]
+    assert "gnsqsync-admin" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_mounted_in_another_application(cluster: tuple[Admin, NsqdHTTP]) -> None:

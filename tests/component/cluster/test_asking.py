@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from gnsqsync.cluster.asking import Calls, ask_all
+from gnsqsync.cluster.asking import Calls, Workers, ask_all
 from gnsqsync.errors import ConnectionLost, ProtocolError
 from gnsqsync.runtime import Runtime, choose
 from tests.support.world import World
@@ -99,7 +99,7 @@ def test_a_late_outcome_is_taken_later(runtime: Runtime) -> None:
         assert go.wait(30)
         return 1
 
-    calls = Calls[str, int](runtime, 2)
+    calls = Calls[str, int](Workers(runtime, 2))
     calls.begin("late", late)
     calls.begin("quick", lambda: 2)
     key, outcome = calls.take(30.0)
@@ -126,7 +126,7 @@ def test_dropped_calls_do_not_begin(runtime: Runtime) -> None:
         first_has_begun.set()
         return go.wait(30)
 
-    calls = Calls[int, bool](runtime, 1)
+    calls = Calls[int, bool](Workers(runtime, 1))
     for number in range(3):
         calls.begin(number, partial(call, number))
     assert first_has_begun.wait(30)
@@ -134,3 +134,39 @@ def test_dropped_calls_do_not_begin(runtime: Runtime) -> None:
     go.set()
     calls.join()
     assert begun == [0]
+
+
+def test_several_questions_share_the_limit_of_their_workers(runtime: Runtime) -> None:
+    go, first_has_begun = runtime.event(), runtime.event()
+
+    def first() -> int:
+        first_has_begun.set()
+        assert go.wait(30)
+        return 1
+
+    workers = Workers(runtime, 1)
+    one, other = Calls[str, int](workers), Calls[str, int](workers)
+    one.begin("a", first)
+    other.begin("b", lambda: 2)
+    assert first_has_begun.wait(30)
+    with pytest.raises(TimeoutError):
+        other.take(0.01)
+    go.set()
+    assert [one.take(30.0)[0], other.take(30.0)[0]] == ["a", "b"]
+    assert ask_all({"c": lambda: 3}, workers=workers).answers == {"c": 3}
+    workers.join()
+
+
+def test_a_task_that_cannot_start_takes_no_place(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    workers = Workers(runtime, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(workers.runtime), "spawn", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            ask_all({"a": lambda: 1}, workers=workers)
+    assert ask_all({"b": lambda: 2}, workers=workers).answers == {"b": 2}
+    workers.join()
