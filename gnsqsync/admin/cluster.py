@@ -15,14 +15,13 @@ from typing import Any, TypeVar
 from gnsqsync.addresses import Address
 from gnsqsync.admin import shapes, sums
 from gnsqsync.admin.shapes import Shape
-from gnsqsync.admin.turns import give_turn
+from gnsqsync.admin.turns import give_turn, on_greenlets
 from gnsqsync.admin.upstream import Failed, Upstream, failures
 from gnsqsync.cluster.asking import Calls, Outcomes, Workers, ask_all
 from gnsqsync.daemon.secrets import shown
 from gnsqsync.errors import ConfigError
-from gnsqsync.runtime import world
 
-__all__ = ["AllFailed", "Cluster", "http_address", "told"]
+__all__ = ["AllFailed", "Cluster", "Place", "http_address", "told"]
 
 _OF_ADDRESSES = re.compile(r"[^\s/@?#\\,]+")
 # Upper bound of servers that are asked at the same time.
@@ -364,7 +363,7 @@ class Cluster:
             if self._workers is None:
                 # Web servers run pages on the threads of ``threading``, whatever sockets are.
                 self._workers = Workers(
-                    "gevent" if world.current().threading else "threads",
+                    "gevent" if on_greenlets() else "threads",
                     _SIDE_BY_SIDE,
                     "gnsqsync-admin",
                 )

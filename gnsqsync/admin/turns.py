@@ -1,17 +1,24 @@
-"""Pauses for other greenlets in long loops of nsqadmin.
+"""Greenlets of nsqadmin: whether there are any, and pauses for others in long loops.
 
 Knows no loop. With threads the interpreter switches by itself.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-__all__ = ["give_turn", "in_turns"]
+__all__ = ["give_turn", "in_turns", "on_greenlets"]
 
 _T = TypeVar("_T")
+
+
+def on_greenlets() -> bool:
+    """Return True if gevent has patched ``threading``, so that threads are greenlets."""
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey is not None and bool(monkey.is_module_patched("threading"))
 
 
 def give_turn() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +17,7 @@ from gnsqsync.addresses import Address, parse_address
 from gnsqsync.admin.access import Access
 from gnsqsync.admin.cluster import AllFailed, Cluster
 from gnsqsync.admin.overview import Overview
+from gnsqsync.admin.turns import on_greenlets
 from gnsqsync.admin.upstream import failures
 from gnsqsync.daemon.golog import Log
 from gnsqsync.daemon.names import valid_name
@@ -281,8 +281,7 @@ class _Events(Observer):
 
 def _most_watches(environ: Mapping[str, Any]) -> int:
     """Return the limit of watches in this process, which leaves threads for other requests."""
-    monkey = sys.modules.get("gevent.monkey")
-    if monkey is not None and monkey.is_module_patched("threading"):
+    if on_greenlets():
         return _MOST_WATCHES
     return _MOST_ON_THREADS if environ.get("wsgi.multithread", True) else 0
 
