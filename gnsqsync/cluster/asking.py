@@ -82,8 +82,11 @@ class Workers:
             return
         try:
             task = self.runtime.spawn(self._name, self._run)
-        except BaseException:
-            self._end_one()
+        except BaseException:  # no thread, or what strikes this one: the caller is told
+            with self._mutex:
+                self._running -= 1
+                if job in self._waiting:
+                    self._waiting.remove(job)
             raise
         with self._mutex:
             self._tasks = [*(each for each in self._tasks if each.alive), task]
@@ -104,13 +107,10 @@ class Workers:
                 job = self._waiting.popleft()
             try:
                 job()
-            except BaseException:
-                self._end_one()
+            except BaseException:  # whatever ends this task
+                with self._mutex:
+                    self._running -= 1
                 raise
-
-    def _end_one(self) -> None:
-        with self._mutex:
-            self._running -= 1
 
 
 class Calls(Generic[K, T]):

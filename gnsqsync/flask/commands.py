@@ -40,6 +40,7 @@ from gnsqsync.errors import ConfigError, NSQError
 from gnsqsync.flask import relay
 from gnsqsync.flask.config import backend_of, read_settings
 from gnsqsync.flask.handlers import Handler
+from gnsqsync.flask.starting import NSQ_HELP
 from gnsqsync.options import check_topic
 from gnsqsync.process.first_process import become_first_process
 from gnsqsync.process.forked_engines import not_shared
@@ -67,9 +68,7 @@ class Extension(Protocol):
 def commands_of(nsq: Extension) -> AppGroup:
     """Return the group ``nsq`` for the applications of this extension object."""
     health = click_parameters(HEALTH.values(), show_default=("address", "timeout"))
-    group = _Group(
-        "nsq", callback=replace_closed, help="Consume from NSQ, publish to it, and watch it."
-    )
+    group = _Group("nsq", callback=replace_closed, help=NSQ_HELP)
     group.add_command(_command("consume", _CONSUME_PARAMETERS, partial(_consume, nsq)))
     group.add_command(_command("publish", _PUBLISH_PARAMETERS, partial(_publish, nsq)))
     group.add_command(_command("stat", _STAT_PARAMETERS, partial(_stat)))

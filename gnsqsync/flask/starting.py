@@ -15,7 +15,9 @@ import click
 from flask import Flask
 from flask.cli import ScriptInfo
 
-__all__ = ["nsq"]
+__all__ = ["NSQ_HELP", "nsq"]
+
+NSQ_HELP = "Consume from NSQ, publish to it, and watch it."
 
 
 class _Commands(click.Command):
@@ -55,4 +57,4 @@ def _load(info: ScriptInfo, args: list[str]) -> Flask:
         return info.load_app()
 
 
-nsq = _Commands("nsq", help="Consume from NSQ, publish to it, and watch it.")
+nsq = _Commands("nsq", help=NSQ_HELP)
