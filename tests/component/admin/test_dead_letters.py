@@ -10,8 +10,8 @@ import pytest
 from gnsqsync import NsqdHTTP, Reader
 from gnsqsync.admin import Admin
 from gnsqsync.admin.dead_letters import found_in, holds
-from gnsqsync.admin.figures import TopicFigures
 from gnsqsync.admin.troubles import letters_of, topic_row
+from gnsqsync.cluster.totals import TopicTotal
 from tests.component.admin.test_pages import Page, acting, address, cluster, get, made, nsqd
 from tests.support.waiting import eventually
 
@@ -60,7 +60,7 @@ def test_a_name_that_fits_two_channels_is_of_the_topic_that_exists() -> None:
     """Letters of ``orders.eu`` must not go back to ``orders``, which has a channel ``eu``."""
 
     def found(*names: str) -> list[str]:
-        figures = {name: TopicFigures(1, 1, False, 1, {}) for name in names}
+        figures = {name: TopicTotal(1, 1, False, 1, {}) for name in names}
         rows = [
             topic_row(name, figures[name], None, None, letters_of=letters_of(name, figures))
             for name in names
