@@ -377,11 +377,15 @@ class HTTPClient:
         return parse_address(address).path
 
     def _join(self, path: str, params: Mapping[str, str]) -> tuple[str, str]:
-        """Return the URL to ask, and the URL to show, without user info and the address's query."""
+        """Return the URL to ask, and the URL to show, without user info and the address's query.
+
+        The parameters replace those of the same name in the address, such as a copied ``topic``.
+        """
         parts = urlsplit(self._url)
         whole_path = parts.path.rstrip("/") + path
         added = urlencode(params, quote_via=quote)
-        query = "&".join(part for part in (parts.query, added) if part)
+        kept = [one for one in parts.query.split("&") if one.partition("=")[0] not in params]
+        query = "&".join(part for part in (*kept, added) if part)
         url = parts._replace(path=whole_path, query=query, fragment="").geturl()
         server = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         if self._socket_path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gnsqsync.cli.app import run_command
@@ -37,3 +39,20 @@ def test_a_body_in_place_of_the_file_leads_to_standard_input(
 ) -> None:
     assert run_command(["pub", "t", "hello there"]) == 2
     assert "there is no file 'hello there'; the messages are lines" in capsys.readouterr().err
+
+
+def test_a_function_that_cannot_be_a_handler_waits_for_its_repair_with_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "jobs_of_reload.py").write_text("async def work(message): pass")
+    monkeypatch.syspath_prepend(tmp_path)
+    waited: list[object] = []
+    monkeypatch.setattr(
+        "gnsqsync.process.reload._begin_anew_after_change", lambda files, say: waited.append(say)
+    )
+    words = ["consume", "t", "c", "jobs_of_reload:work"]
+    assert run_command(words) == 2 and not waited
+    with pytest.raises(SystemExit) as ended:
+        run_command([*words, "--reload"])
+    assert (ended.value.code, len(waited)) == (0, 1)
+    assert "a coroutine function" in capsys.readouterr().err
