@@ -41,7 +41,8 @@ def tests(session: nox.Session) -> None:
 def coverage(session: nox.Session) -> None:
     """The first ring, the branches that it does not reach, and the floor."""
     session.install("-e", ".[test,spark,spark-s3,spark-test]")
-    session.run("pytest", "-q", "--cov", *session.posargs)
+    counts = {"COVERAGE_CORE": "sysmon", "COVERAGE_CONCURRENCY": "thread"}
+    session.run("pytest", "-q", "--cov", *session.posargs, env=counts)
 
 
 EXTRAS = ".[test,docs,audit,spark,spark-s3,spark-test]"

@@ -56,19 +56,28 @@ def pytest_sessionstart() -> None:
     # Else the first fsync of a server or database would wait for all that pip has just written.
     if "PYTEST_XDIST_WORKER" not in os.environ:
         os.sync()
-    _free_the_lock_of_coverage()
+    _free_the_locks_of_coverage()
 
 
-def _free_the_lock_of_coverage() -> None:
-    """Let coverage be interrupted by a signal or the collector while it holds its lock.
+def _free_the_locks_of_coverage() -> None:
+    """Let a signal, the collector or a fork interrupt coverage while it holds a lock.
 
     It would wait for itself: https://github.com/coveragepy/coveragepy/issues/1892.
     """
     coverage = sys.modules.get("coverage")
     measured = None if coverage is None else coverage.Coverage.current()
     collector = getattr(measured, "_collector", None)
-    if getattr(collector, "data_lock", None) is not None:
-        collector.data_lock = threading.RLock()
+    if getattr(collector, "data_lock", None) is None:
+        return
+    collector.data_lock = data = threading.RLock()
+    # sys.monitoring has one tracer for all threads, with a second lock.
+    for tracer in collector.tracers:
+        if hasattr(tracer, "sysmon_on"):
+            tracer.lock_data, tracer.unlock_data = data.acquire, data.release
+            tracer.lock = lock = threading.RLock()
+            os.register_at_fork(
+                before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+            )
 
 
 # A shell starts what runs in the background with SIGINT ignored, which all children would inherit.

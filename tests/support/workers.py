@@ -26,9 +26,17 @@ def _files(folder: str, *names: str) -> tuple[str, ...]:
 # first because they take minutes, and the end of a run should have short tests.
 _SESSIONS = {
     "Spark jobs": _files("spark", "archive", "replay", "rollup", "demo", "installed", "processes"),
-    "Spark": _files("spark", "harness", "idle", "reached", "semantics", "sink", "source", "report"),
+    "Spark": _files("spark", "harness", "idle", "semantics", "sink", "source", "report"),
     "Spark SQL": _files(
-        "spark", "batch", "delta", "examples", "object_store", "round_trip", "sql", "wide"
+        "spark",
+        "reached",
+        "batch",
+        "delta",
+        "examples",
+        "object_store",
+        "round_trip",
+        "sql",
+        "wide",
     ),
     "three databases": (
         *_files("integration/django", "outbox", "inbox", "keys", "guide", "left_behind"),
@@ -47,15 +55,22 @@ _SESSIONS = {
 }
 _SESSION_OF = {file: session for session, files in _SESSIONS.items() for file in files}
 
-# Files that take a minute or more by themselves begin next. At the end of a run such a file would
-# have one processor, and the other processors nothing.
-_LONG = {
-    *_files("chaos", "once", "scenarios"),
-    *_files("component/reader", "hostile_nsqd"),
-    *_files("integration", "default_log", "docs", "docs_site", "docs_tutorial", "exit", "faults"),
-    *_files("integration/django", "commands"),
+# Files that take most of a minute or more by themselves begin next, the longest first. At the end
+# of a run such a file would have one processor, and the other processors nothing.
+_LONG = (
+    *_files("integration", "docs_site"),
     *_files("simulation", "simulation"),
-}
+    *_files("integration", "to_file_ends"),
+    *_files("integration/django", "commands"),
+    *_files("integration", "cli", "output_of_commands"),
+    *_files("conformance", "16_nsqadmin"),
+    *_files("component/reader", "hostile_nsqd"),
+    *_files("integration", "default_log", "docs_tutorial"),
+    *_files("conformance", "14_disk", "07_time"),
+    *_files("integration", "processes", "faults", "web_outage", "doctor", "exit", "to_file"),
+    *_files("chaos", "once", "scenarios"),
+    *_files("integration", "nsqadmin_browser", "docs", "quickstarts", "packaging"),
+)
 
 
 def pytest_configure() -> None:
@@ -74,8 +89,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         file = _file_of(item.nodeid)
         if session := _SESSION_OF.get(file):
             return order.index(session)
-        is_long = file in _LONG or file.startswith("tests/spark/")
-        return len(order) + (not is_long)
+        if file.startswith("tests/spark/"):
+            return len(order)
+        return len(order) + 1 + (_LONG.index(file) if file in _LONG else len(_LONG))
 
     items.sort(key=place)
 

@@ -159,7 +159,7 @@ def parts_of(machine: Path) -> list[str]:
 EXTRAS = "-e '.[test,spark,spark-s3,spark-test]'"
 README = "the first ring on Python {}, by the README's command|README"
 ALL = "GNSQSYNC_TEST_EXTRAS=all"
-SECOND = f"the second ring|{ALL} .venv-extras/bin/pytest -n 5 -m system --durations 20"
+SECOND = f"the second ring|{ALL} .venv-extras/bin/pytest -n 6 -m system --durations 20"
 
 
 CORE = ",".join(
@@ -168,11 +168,11 @@ CORE = ",".join(
 )
 
 
-def on_newest(folder: str) -> list[str]:
+def on_newest(folder: str, counts: str = "") -> list[str]:
     """The parts that run in the environment of the newest Python."""
     return [
         "the first ring on the newest Python, and what it covers|"
-        f"{ALL} {folder}/bin/pytest -q --cov &&",
+        f"{ALL} {counts}{folder}/bin/pytest -q --cov &&",
         f"        {folder}/bin/coverage report --format=total --fail-under=90 --include='{CORE}'",
         f"calls that exceptions strike|{folder}/bin/pytest -q -m 'first and struck'",
     ]
@@ -226,6 +226,14 @@ def test_the_command_of_the_readme_on_the_newest_and_the_first_ring_on_the_oldes
         *on_spark("python3"),
         *CAMPAIGNS,
     ]
+
+
+def test_a_python_that_tells_coverage_of_branches(machine: Path) -> None:
+    fake_python(machine / "python3", "3.13")
+    fake_python(machine / "python3.14", "3.14")
+    counts = "COVERAGE_CORE=sysmon COVERAGE_CONCURRENCY=thread "
+    part = on_newest(".venv-3.14", counts)[0]
+    assert part in parts_of(machine)
 
 
 def test_a_python_of_which_nothing_is_promised_has_the_command_of_the_readme(
