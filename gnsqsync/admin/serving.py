@@ -1,85 +1,25 @@
-"""nsqadmin on gevent's web server, with limits for slow and many visitors."""
+"""nsqadmin on the HTTP server of ``daemon/``, with limits for slow and many visitors."""
 
 from __future__ import annotations
 
 import socket
-import time
-from http.client import HTTPException
-from typing import Any
 
 import gevent
-from gevent.pool import Pool
-from gevent.pywsgi import WSGIHandler, WSGIServer
 
 from gnsqsync.admin.app import Admin
 from gnsqsync.admin.options import AdminOptions
 from gnsqsync.daemon import flags
-from gnsqsync.daemon.framing import HeaderLines, fault
+from gnsqsync.daemon.http_connection import Limits
+from gnsqsync.daemon.http_threads import ThreadServer, listen
 from gnsqsync.daemon.options import OptionsError, is_loopback
 from gnsqsync.daemon.parent import wait_for_end_of_stdin
+from gnsqsync.daemon.wsgi import from_wsgi
 from gnsqsync.process.signals import told_on_gevent
 
 __all__ = ["serve"]
 
-# Upper bound of connections at a time. Further ones wait until another one ends.
-_MOST_VISITORS = 1000
-# Seconds for the head of a request, for each part of a body, and between two requests.
-_PATIENCE = 30.0
-# Seconds for a whole body. The largest form has 16 MiB.
-_PATIENCE_OF_BODY = 120.0
-
-
-class _Handler(WSGIHandler):  # type: ignore[misc]
-    rfile: Any
-
-    def __init__(self, sock: Any, *arguments: Any) -> None:
-        sock.settimeout(_PATIENCE)
-        super().__init__(sock, *arguments)
-
-    def read_requestline(self) -> Any:
-        return gevent.with_timeout(_PATIENCE, super().read_requestline, timeout_value=None)
-
-    def read_request(self, raw_requestline: Any) -> Any:
-        """Read the headers. ValueError, answered as 400, for malformed ones that gevent accepts."""
-        connection = self.rfile
-        self.rfile = headers = HeaderLines(connection)
-        try:
-            found = gevent.with_timeout(
-                _PATIENCE, super().read_request, raw_requestline, timeout_value=False
-            )
-        except HTTPException as error:  # There are more than 100 headers, or one is too long.
-            raise ValueError(str(error)) from None
-        finally:
-            self.rfile = connection
-        why = fault(headers.lines, self.request_version) if found else ""
-        if why:
-            raise ValueError(why)
-        return found
-
-    def _connection_upgrade_requested(self) -> bool:
-        # gevent would give the application of an upgrade the connection beyond the body's end.
-        return False
-
-    def get_environ(self) -> Any:
-        environ = super().get_environ()
-        environ["wsgi.input"] = _Body(environ["wsgi.input"])
-        return environ
-
-
-class _Body:
-    """The body of a request, with a deadline for the whole body."""
-
-    def __init__(self, source: Any) -> None:
-        self._source = source
-        self._deadline = time.monotonic() + _PATIENCE_OF_BODY
-
-    def read(self, size: int) -> Any:
-        """Read up to ``size`` bytes. TimeoutError after the deadline."""
-        left = max(0.0, self._deadline - time.monotonic())
-        part = gevent.with_timeout(left, self._source.read, size, timeout_value=None)
-        if part is None:
-            raise TimeoutError("the body is too slow")
-        return part
+# The largest form has 16 MiB.
+_LIMITS = Limits(visitors=1000, head_size=65536, patience=30.0, whole_body=120.0, keeps=True)
 
 
 def serve(options: AdminOptions, *, exit_with_parent: bool = False) -> None:
@@ -95,14 +35,10 @@ def serve(options: AdminOptions, *, exit_with_parent: bool = False) -> None:
     admin.log.info("HTTP: listening on %s", address)
     if not is_loopback(address):
         admin.log.warning("%s can be reached from other machines", address)
-    server = WSGIServer(
-        listener,
-        admin,
-        spawn=Pool(_MOST_VISITORS),
-        # The application logs each request in nsqadmin's form.
-        log=None,
-        handler_class=_Handler,
-    )
+    # The process is patched, so each visitor has a greenlet. The application logs each request in
+    # nsqadmin's form.
+    app = from_wsgi(admin, listener.getsockname()[:2])
+    server = ThreadServer(listener, app, _LIMITS, "nsqadmin")
     try:
         with told_on_gevent() as told:
             server.start()
@@ -111,7 +47,7 @@ def serve(options: AdminOptions, *, exit_with_parent: bool = False) -> None:
             told.wait()
             admin.log.info("HTTP: closing %s", address)
             # Requests that are being answered are cut off, as in nsqadmin.
-            server.stop(timeout=0)
+            server.stop(0.0)
     finally:
         admin.close()
 
@@ -120,21 +56,9 @@ def _listener(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     try:
         # An empty host means all interfaces, as in Go.
-        infos = socket.getaddrinfo(
-            host.strip("[]") or None, port, 0, socket.SOCK_STREAM, 0, socket.AI_PASSIVE
-        )
-        family, kind, proto, _, place = infos[0]
-        listener = socket.socket(family, kind, proto)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(place)
-            listener.listen(128)
-        except BaseException:  # Only this function knows the socket.
-            listener.close()
-            raise
+        return listen(host.strip("[]") or None, port)
     except (OSError, OverflowError) as error:
         raise OptionsError(f"listen ({address}) failed - {error}") from None
-    return listener
 
 
 def _shown(listener: socket.socket) -> str:

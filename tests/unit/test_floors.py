@@ -259,6 +259,19 @@ def test_only_the_runtime_makes_threads_and_sockets() -> None:
     assert broken_seam(sources()) == []
 
 
+def test_there_is_one_http_server() -> None:
+    """Others read requests in ways of their own, such as two Content-Lengths."""
+    others = {"gevent.pywsgi", "http.server", "socketserver", "wsgiref"}
+    modules = sources()
+    found = [
+        f"{name}:{what.line} imports {what.target}"
+        for name, source in modules.items()
+        for what in imports(name, source, modules)
+        if within(what.target, others)
+    ]
+    assert found == []
+
+
 def test_bytes_and_decisions_have_no_clock() -> None:
     assert clocks(sources()) == []
 
