@@ -11,8 +11,9 @@ from typing import Any, TypeVar, cast
 
 from gnsqsync.errors import ConfigError
 from gnsqsync.foreign import text_of
+from gnsqsync.keywords import checks_names
 from gnsqsync.message import NOT_OF_THE_MESSAGE, Message, Reject
-from gnsqsync.options import check_handler, checks_names
+from gnsqsync.options import check_handler
 
 __all__ = ["typed"]
 

@@ -16,9 +16,10 @@ from typing import TypeAlias
 from gnsqsync import envelope
 from gnsqsync.errors import ConfigError
 from gnsqsync.foreign import ends_worker, repr_of, text_of
+from gnsqsync.keywords import checks_names
 from gnsqsync.message import DONE, Message, Reject, Requeue, no_key
 from gnsqsync.middleware import Handler, Middleware
-from gnsqsync.options import check_duration, check_int, checks_names
+from gnsqsync.options import check_duration, check_int
 
 __all__ = ["KeyWindow"]
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from gnsqsync import envelope
 from gnsqsync.errors import ConfigError, MessageAnswered
 from gnsqsync.foreign import line_of
-from gnsqsync.options import checks_names
+from gnsqsync.keywords import checks_names
 
 __all__ = ["Discard", "Fate", "Message", "Reject", "Requeue", "Responder"]
 

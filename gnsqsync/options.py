@@ -14,14 +14,18 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from types import AsyncGeneratorType, GeneratorType
-from typing import Any, NoReturn, ParamSpec, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from gnsqsync._version import __version__
 from gnsqsync.addresses import Address, parse_address
 from gnsqsync.errors import ConfigError
+from gnsqsync.keywords import checks_names_of, refuse_names
+
+if TYPE_CHECKING:
+    from gnsqsync.message import Message
 
 __all__ = [
     "ConnectionOptionKeywords",
@@ -34,13 +38,9 @@ __all__ = [
     "check_ran",
     "check_tls_files",
     "check_topic",
-    "checks_names",
-    "checks_names_in",
-    "checks_names_of",
     "environment_bundle",
     "handler_name",
     "https_options",
-    "note_right_name",
     "split_connection_options",
 ]
 
@@ -49,83 +49,7 @@ _HTTPS = ("tls_ca_file", "tls_cert_file", "tls_key_file", "tls_verify")
 # Environment variables that name authorities for all programs. The first one that is set counts.
 _BUNDLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 _NAME = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
-
-
-def refuse_names(call: str, unknown: Collection[str], known: Collection[str]) -> NoReturn:
-    """Raise ConfigError about an unknown keyword of a call, with the name that was meant."""
-    # Imported here: only a misspelt name needs the table of names.
-    from gnsqsync.hints import meant
-
-    name = min(unknown)
-    hint = meant(name, known)
-    raise ConfigError(f"{call} has no option {name!r}{'; ' if hint else ''}{hint}") from None
-
-
-def checks_names(function: Callable[P, T]) -> Callable[P, T]:
-    """Make a call with an unknown keyword a ConfigError that names the right one.
-
-    Not for publishes of a Writer, which must be fast: Python's own TypeError names the keyword.
-    """
-
-    @functools.wraps(function)
-    def call(*arguments: P.args, **keywords: P.kwargs) -> T:
-        try:
-            return function(*arguments, **keywords)
-        except TypeError:
-            known = inspect.signature(function).parameters
-            unknown = keywords.keys() - known.keys()
-            if not unknown:
-                raise
-            name = function.__qualname__.removesuffix(".__init__")
-            refuse_names(name, unknown, known.keys() - {"self"})
-
-    return call
-
-
-def checks_names_in(*methods: str) -> Callable[[type[T]], type[T]]:
-    """Make these methods of a class check the names of keywords."""
-
-    def change(kind: type[T]) -> type[T]:
-        for name in methods:
-            setattr(kind, name, checks_names(kind.__dict__[name]))
-        return kind
-
-    return change
-
-
-_UNEXPECTED = re.compile(r"(\w+)\.(\w+)\(\) got an unexpected keyword argument '(\w+)'")
-
-
-def note_right_name(error: BaseException, *kinds: type) -> None:
-    """Add the right name to Python's TypeError about an unknown keyword of a method of ``kinds``.
-
-    For errors of handlers. Publishes and answers are too frequent for ``checks_names``.
-    """
-    if type(error) is not TypeError or not error.args or not isinstance(error.args[0], str):
-        return
-    found = _UNEXPECTED.match(error.args[0])
-    if found is None:
-        return
-    for kind in kinds:
-        method = getattr(kind, found[2], None) if kind.__name__ == found[1] else None
-        if method is not None:
-            from gnsqsync.hints import meant
-
-            hint = meant(found[3], inspect.signature(method).parameters.keys() - {"self"})
-            if hint:
-                error.add_note(hint)
-
-
-def checks_names_of(kind: type[T]) -> type[T]:
-    """Make the constructor of a dataclass check the names of keywords."""
-    made = kind.__init__
-    made.__qualname__ = f"{kind.__qualname__}.__init__"
-    setattr(kind, "__init__", checks_names(made))  # noqa: B010 - mypy forbids the assignment
-    return kind
 
 
 def _check_name(kind: str, name: object) -> str:
@@ -257,15 +181,6 @@ _NEVER_RUN: tuple[tuple[Callable[[object], bool], str], ...] = (
 _UNRUN = (GeneratorType, AsyncGeneratorType)
 
 
-class _Answerable(Protocol):
-    """A Message, whose module imports this one."""
-
-    @property
-    def is_detached(self) -> bool: ...
-    @property
-    def is_answered(self) -> bool: ...
-
-
 def check_handler(name: str, function: object, *arguments: str) -> None:
     """Raise ConfigError unless ``function`` is a callable whose code runs when it is called.
 
@@ -299,7 +214,7 @@ def check_handler(name: str, function: object, *arguments: str) -> None:
         raise ConfigError(f"{name} is {handler_name(function)}{shown}: {error}; {right}") from error
 
 
-def check_ran(returned: object, message: _Answerable) -> None:
+def check_ran(returned: object, message: Message) -> None:
     """Raise ConfigError if a handler returned code that has not run.
 
     A coroutine, another awaitable or a generator is the work itself, not yet begun. A handler that

@@ -22,7 +22,7 @@ from prometheus_client.core import (
 
 from gnsqsync import Message, Observer, Reader, Writer
 from gnsqsync.errors import ClosedError, PublishError
-from gnsqsync.options import checks_names
+from gnsqsync.keywords import checks_names
 from gnsqsync.stats import Histogram as Times
 from gnsqsync.stats import ReaderStats, WriterStats
 

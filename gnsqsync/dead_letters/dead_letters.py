@@ -24,6 +24,7 @@ from gnsqsync.errors import (
     NSQError,
     Refused,
 )
+from gnsqsync.keywords import checks_names
 from gnsqsync.options import (
     ConnectionOptionKeywords,
     ConnectionOptions,
@@ -31,7 +32,6 @@ from gnsqsync.options import (
     check_duration,
     check_int,
     check_topic,
-    checks_names,
     split_connection_options,
 )
 from gnsqsync.runtime import RuntimeLike, choose

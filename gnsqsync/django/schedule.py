@@ -21,7 +21,7 @@ from gnsqsync.django.moments import now
 from gnsqsync.django.outbox.writing import insert
 from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError
-from gnsqsync.options import checks_names
+from gnsqsync.keywords import checks_names
 from gnsqsync.outbox.cron import Cron, check_zone
 from gnsqsync.outbox.due import future, later
 from gnsqsync.outbox.in_doubt import IN_DOUBT, tell_canceled, tell_moved

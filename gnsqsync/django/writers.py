@@ -16,7 +16,7 @@ from gnsqsync import Writer
 from gnsqsync.django.config import DEFAULT, aliases, get_alias, in_tests
 from gnsqsync.django.databases import check_joins
 from gnsqsync.django.eager import deliver_of
-from gnsqsync.options import checks_names
+from gnsqsync.keywords import checks_names
 from gnsqsync.testing.keepable import KeepableMemoryWriter, KeepableWriter
 from gnsqsync.testing.memory import CapturedMessage, MemoryWriter
 

@@ -36,14 +36,8 @@ from gnsqsync.http.nsqd_types import (
     TopicStats,
 )
 from gnsqsync.http.transport import Answer, HTTPClient, HTTPKeywords
-from gnsqsync.options import (
-    check_body,
-    check_channel,
-    check_duration,
-    check_int,
-    check_topic,
-    checks_names,
-)
+from gnsqsync.keywords import checks_names
+from gnsqsync.options import check_body, check_channel, check_duration, check_int, check_topic
 from gnsqsync.runtime.troubles import more, troubles
 
 __all__ = [

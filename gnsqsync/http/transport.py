@@ -31,7 +31,8 @@ from gnsqsync.errors import (
 from gnsqsync.http.envelopes import http_error, payload, words
 from gnsqsync.http.json_memory import parse_json
 from gnsqsync.http.limits import SLOWEST_ANSWER, LimitedAdapter, watch_redirects
-from gnsqsync.options import check_duration, check_tls_files, checks_names, environment_bundle
+from gnsqsync.keywords import checks_names
+from gnsqsync.options import check_duration, check_tls_files, environment_bundle
 from gnsqsync.runtime import choose
 from gnsqsync.runtime.call import Call
 from gnsqsync.runtime.dial import LONGEST

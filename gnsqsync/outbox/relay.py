@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from gnsqsync.errors import ConfigError, NSQError, OutcomeUnknown, Refused
-from gnsqsync.options import check_int, check_topic, checks_names
+from gnsqsync.keywords import checks_names
+from gnsqsync.options import check_int, check_topic
 from gnsqsync.outbox.in_doubt import error_text
 from gnsqsync.outbox.outbox_rows import Row, Store, encoded
 from gnsqsync.process.supervisor import StopFlag

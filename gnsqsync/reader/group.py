@@ -17,7 +17,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from gnsqsync.errors import ClosedError, ConfigError
-from gnsqsync.options import check_int, checks_names
+from gnsqsync.keywords import checks_names
+from gnsqsync.options import check_int
 from gnsqsync.policy.latency import JointRate
 from gnsqsync.policy.rdy import Load, RdyAllocator
 from gnsqsync.reader.advice import Told, advise

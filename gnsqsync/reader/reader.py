@@ -26,6 +26,7 @@ from gnsqsync.addresses import (
 )
 from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.errors import ClosedError, ConfigError
+from gnsqsync.keywords import checks_names_in
 from gnsqsync.message import Message
 from gnsqsync.middleware import Middleware, check_middleware, overriding
 from gnsqsync.observer import Observer, each
@@ -37,7 +38,6 @@ from gnsqsync.options import (
     check_handler,
     check_int,
     check_topic,
-    checks_names_in,
     split_connection_options,
 )
 from gnsqsync.reader.channel_creation import ChannelMaker

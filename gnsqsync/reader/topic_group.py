@@ -15,7 +15,8 @@ from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.discovery.polling import Discovery
 from gnsqsync.discovery.questions import topics_like
 from gnsqsync.errors import ConfigError
-from gnsqsync.options import ConnectionOptions, check_duration, checks_names
+from gnsqsync.keywords import checks_names
+from gnsqsync.options import ConnectionOptions, check_duration
 from gnsqsync.reader.advice import Told
 from gnsqsync.reader.group import Group, Members, advise_once
 from gnsqsync.reader.reader import Reader

@@ -19,6 +19,7 @@ from gnsqsync.connection.link import PASSING_WAIT
 from gnsqsync.connection.subscribed import SubscribedConnection
 from gnsqsync.errors import ConfigError
 from gnsqsync.foreign import class_of, ends_worker, line_of, repr_of
+from gnsqsync.keywords import note_right_name
 from gnsqsync.message import (
     ANSWERED,
     BEGUN,
@@ -32,7 +33,7 @@ from gnsqsync.message import (
     Uncalled,
 )
 from gnsqsync.middleware import Handler, around_handler, overriding
-from gnsqsync.options import check_ran, note_right_name
+from gnsqsync.options import check_ran
 from gnsqsync.reader.chunks import Chunk, Chunks
 from gnsqsync.reader.contexts import context_maker
 from gnsqsync.reader.dead_letters import DeadLetters, retry_delay

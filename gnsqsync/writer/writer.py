@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 from gnsqsync.addresses import AddressLike, UrlLike, http_urls, parse_addresses
 from gnsqsync.discovery.lookups import Lookups
 from gnsqsync.errors import ClosedError, ConfigError, PublishError
+from gnsqsync.keywords import checks_names_in
 from gnsqsync.middleware import Middleware, Publication, check_middleware
 from gnsqsync.observer import Observer
 from gnsqsync.options import (
@@ -29,7 +30,6 @@ from gnsqsync.options import (
     check_duration,
     check_int,
     check_topic,
-    checks_names_in,
     split_connection_options,
 )
 from gnsqsync.policy.outage import REFUSED, Outage

@@ -36,7 +36,7 @@ from gnsqsync.hints import (
     right_name,
     sentence,
 )
-from gnsqsync.options import note_right_name
+from gnsqsync.keywords import note_right_name
 from gnsqsync.process.settings import known_options
 from tests.support.texts import DOCS
 

@@ -17,7 +17,8 @@ from gnsqsync import Message
 from gnsqsync.contrib.sqlalchemy.columns import TABLE, Key, Moment, id_column, now, require_bytes
 from gnsqsync.envelope import MAX_KEY, check_key
 from gnsqsync.errors import ConfigError
-from gnsqsync.options import check_handler, check_int, check_ran, checks_names
+from gnsqsync.keywords import checks_names
+from gnsqsync.options import check_handler, check_int, check_ran
 from gnsqsync.outbox.collations import is_duplicate
 from gnsqsync.outbox.once import (
     MARK,

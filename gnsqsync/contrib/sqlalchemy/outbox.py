@@ -35,7 +35,7 @@ from gnsqsync.contrib.sqlalchemy.columns import (
 )
 from gnsqsync.contrib.sqlalchemy.store import OutboxStore
 from gnsqsync.errors import ConfigError
-from gnsqsync.options import checks_names
+from gnsqsync.keywords import checks_names
 from gnsqsync.outbox.due import AT_ONCE, future, later
 from gnsqsync.outbox.in_doubt import IN_DOUBT, tell_canceled, tell_moved
 from gnsqsync.outbox.outbox_rows import Lag

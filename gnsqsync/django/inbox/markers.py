@@ -13,7 +13,8 @@ from gnsqsync.django.databases import require_bytes, written
 from gnsqsync.django.moments import now
 from gnsqsync.envelope import check_key
 from gnsqsync.errors import ConfigError
-from gnsqsync.options import check_int, checks_names
+from gnsqsync.keywords import checks_names
+from gnsqsync.options import check_int
 from gnsqsync.outbox.collations import is_duplicate
 from gnsqsync.outbox.once import check_consumer
 

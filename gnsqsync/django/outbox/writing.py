@@ -13,7 +13,7 @@ from gnsqsync.django.databases import written
 from gnsqsync.django.moments import now
 from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError
-from gnsqsync.options import checks_names
+from gnsqsync.keywords import checks_names
 from gnsqsync.outbox.due import AT_ONCE, later
 from gnsqsync.outbox.outbox_rows import Lag, age, ahead
 
