@@ -107,7 +107,9 @@ def test_what_judges_is_what_ci_run_has() -> None:
     for step in WORKFLOWS["tests.yml"]["jobs"]["judges"]["steps"]:
         words = shlex.split(step.get("run", "")) or [""]
         if words[0] in ("ruff", "mypy", "bandit", "codespell", "twine", "check-wheel-contents"):
-            assert re.search(rf"^(beside )?\.venv-extras/bin/{words[0]}\b", run, re.MULTILINE), words
+            assert re.search(rf"^(beside )?\.venv-extras/bin/{words[0]}\b", run, re.MULTILINE), (
+                words
+            )
 
 
 def test_the_page_knows_each_workflow() -> None:
