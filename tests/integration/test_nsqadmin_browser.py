@@ -13,7 +13,7 @@ from gnsqsync import NsqdHTTP
 from tests.support.browser import Unavailable, open_browser, show_as
 from tests.support.needs import missing
 from tests.support.nsqadmin_site import NsqadminSite, nsqadmin_site
-from tests.support.pages import ask, check_page, follow, text_of
+from tests.support.pages import ask, check_page, follow, text_of, touch
 from tests.support.waiting import eventually
 
 
@@ -251,10 +251,7 @@ def test_dead_letters_go_back(browser: Chrome, site: NsqadminSite) -> None:
 
 def test_the_search(browser: Chrome, site: NsqadminSite) -> None:
     browser.get(site.url)
-    # The page replaces its parts every few seconds, but no field that has the focus.
-    browser.execute_script("document.getElementById('q').focus()")
-    field = browser.switch_to.active_element
-    field.send_keys("click")
-    field.send_keys(Keys.ENTER)
+    browser.execute_script("window.stop()")
+    touch(browser, lambda: browser.find_element(By.ID, "q").send_keys("click", Keys.ENTER))
     eventually(lambda: "q=click" in browser.current_url and "clicks" in text_of(browser, "tbody"))
     assert "mails" not in text_of(browser, "tbody")

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from selenium.common.exceptions import WebDriverException
+from selenium.common.exceptions import (
+    ElementNotInteractableException,
+    StaleElementReferenceException,
+    WebDriverException,
+)
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.support.browser import show_as
 
-__all__ = ["ask", "check_page", "follow", "submit", "text_of"]
+__all__ = ["ask", "check_page", "follow", "submit", "text_of", "touch"]
+
+# Errors of a click or a key whose element went with the page that was before.
+RENEWED = (ElementNotInteractableException, StaleElementReferenceException)
 
 # A script that returns the faults of the shown page as a list of sentences.
 FAULTS = """
@@ -77,10 +85,24 @@ def check_page(browser: Chrome, *, scripts: int = 0) -> None:
 
 def follow(browser: Chrome, by: str, name: str) -> None:
     """Click a link or button that loads a page. Return when the page is there."""
-    browser.execute_script("window.isBefore = true")
-    browser.find_element(by, name).click()
+
+    def click() -> None:
+        browser.execute_script("window.isBefore = true")
+        browser.find_element(by, name).click()
+
+    touch(browser, click)
     arrived = "return !window.isBefore && document.readyState === 'complete'"
     WebDriverWait(browser, 60).until(lambda _: ask(browser, arrived))
+
+
+def touch(browser: Chrome, action: Callable[[], None]) -> None:
+    """Click or type, again if the page renewed itself between the look and the touch."""
+
+    def touched(_: Chrome) -> bool:
+        action()
+        return True
+
+    WebDriverWait(browser, 60, ignored_exceptions=RENEWED).until(touched)
 
 
 def submit(browser: Chrome) -> None:
