@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gnsqsync.admin import shapes
 from gnsqsync.admin.shapes import Shape
-from gnsqsync.cluster.totals import ChannelTotal, TopicTotal
+from gnsqsync.cluster.totals import COUNTS, ChannelTotal, TopicTotal
 
 __all__ = [
     "NodeFigures",
@@ -22,17 +22,6 @@ __all__ = [
     "rates_between",
     "rates_over",
 ]
-
-# nsqd's names for the counts of ChannelTotal, in their order.
-_COUNTS = (
-    "depth",
-    "in_flight_count",
-    "deferred_count",
-    "requeue_count",
-    "timeout_count",
-    "message_count",
-    "client_count",
-)
 
 
 class NodeFigures(NamedTuple):
@@ -77,7 +66,7 @@ def _topic(entry: Shape, left_out: list[str]) -> tuple[str, TopicTotal]:
 
 def _channel(entry: Shape) -> tuple[str, ChannelTotal]:
     name: str = shapes.value(entry, "channel_name", str)
-    counts = (*shapes.numbers(entry, _COUNTS), shapes.value(entry, "paused", bool))
+    counts = (*shapes.numbers(entry, COUNTS), shapes.value(entry, "paused", bool))
     return name, ChannelTotal(*counts)
 
 

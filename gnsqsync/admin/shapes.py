@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from gnsqsync.admin.turns import in_turns
 from gnsqsync.admin.upstream import Failed
+from gnsqsync.cluster.totals import COUNTS
 
 __all__ = [
     "Shape",
@@ -40,14 +41,6 @@ _TOO_LARGE = 2**64
 _LONGEST_VERSION = 100
 
 _NODE = {"hostname": str, "broadcast_address": str, "tcp_port": int, "http_port": int}
-_CHANNEL = (
-    "in_flight_count",
-    "deferred_count",
-    "requeue_count",
-    "timeout_count",
-    "message_count",
-    "client_count",
-)
 # Upper bound of left-out entries of a list. More sentences would take more memory than the answer.
 _MOST_WRONG = 1000
 # Keys whose value is the name of an entry in sentences.
@@ -227,7 +220,7 @@ def channel(
         "depth": depth,
         "memory_depth": depth - backend,
         "backend_depth": backend,
-        **{key: value(entry, key, int) for key in _CHANNEL},
+        **{key: value(entry, key, int) for key in COUNTS[1:]},
         "nodes": None,
         "clients": clients,
         "paused": value(entry, "paused", bool),

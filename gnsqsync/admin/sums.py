@@ -9,21 +9,12 @@ from operator import itemgetter
 from typing import Any
 
 from gnsqsync.admin.shapes import Shape
+from gnsqsync.cluster.totals import COUNTS
 
 __all__ = ["add_channel", "add_topic", "new_channel", "new_topic"]
 
 _TOPIC = ("depth", "memory_depth", "backend_depth", "message_count")
-_CHANNEL = (
-    "depth",
-    "memory_depth",
-    "backend_depth",
-    "in_flight_count",
-    "deferred_count",
-    "requeue_count",
-    "timeout_count",
-    "message_count",
-    "client_count",
-)
+_CHANNEL = ("depth", "memory_depth", "backend_depth", *COUNTS[1:])
 _by_host = itemgetter("hostname")
 
 

@@ -9,7 +9,18 @@ from typing import Any, NamedTuple
 
 from gnsqsync.http.nsqd_types import ChannelStats, Stats
 
-__all__ = ["ChannelTotal", "TopicTotal", "add_up", "channel_total", "totals"]
+__all__ = ["COUNTS", "ChannelTotal", "TopicTotal", "add_up", "channel_total", "totals"]
+
+# nsqd's names for the first counts of ChannelTotal, in their order.
+COUNTS = (
+    "depth",
+    "in_flight_count",
+    "deferred_count",
+    "requeue_count",
+    "timeout_count",
+    "message_count",
+    "client_count",
+)
 
 
 class ChannelTotal(NamedTuple):
@@ -93,17 +104,9 @@ def add_up(nsqds: Iterable[Mapping[str, TopicTotal]]) -> dict[str, TopicTotal]:
 
 def channel_total(channel: ChannelStats) -> ChannelTotal:
     """Return the counts of a channel at one nsqd."""
-    return ChannelTotal(
-        channel.depth,
-        channel.in_flight_count,
-        channel.deferred_count,
-        channel.requeue_count,
-        channel.timeout_count,
-        channel.message_count,
-        channel.client_count,
-        channel.paused,
-        sum(client.ready_count for client in channel.clients),
-    )
+    counts = (getattr(channel, name) for name in COUNTS)
+    ready = sum(client.ready_count for client in channel.clients)
+    return ChannelTotal._make((*counts, channel.paused, ready))
 
 
 def _topics(stats: Stats) -> dict[str, TopicTotal]:

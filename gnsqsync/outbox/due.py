@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from gnsqsync.errors import ConfigError
 
-__all__ = ["AT_ONCE", "future", "later"]
+__all__ = ["AT_ONCE", "deferred", "future", "later"]
 
 
 # Stored time of a message without one, for a relay that reads this column only. It is long past
@@ -41,6 +41,12 @@ def future(when: object, name: str, *, with_zone: str, at_once: str) -> datetime
             f"{name} is {when}, which is after the last day that is kept: {_LATEST:%Y-%m-%d}"
         )
     return when
+
+
+def deferred(defer: object) -> datetime | None:
+    """Return the time after ``defer``, or None for a message that is due at once."""
+    due = None if defer is None else later(defer, "defer")
+    return None if defer == 0 else due
 
 
 def later(delay: object, name: str) -> datetime:

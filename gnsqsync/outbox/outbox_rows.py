@@ -6,7 +6,7 @@ Knows a relay's view of a table (``Store``). Knows no database and no nsqd.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,12 +15,9 @@ from typing import ClassVar, Protocol
 from gnsqsync.runtime.troubles import AWAY, more, troubles
 from gnsqsync.writer.writer import Writer
 
-__all__ = ["BadRows", "Lag", "Row", "Store", "age", "ahead", "encoded", "readable"]
+__all__ = ["BadRows", "Lag", "Row", "Store", "age", "ahead", "encoded"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.outbox")
-
-# Errors of reading a broken row. Broken JSON raises ValueError.
-_UNREADABLE = (ValueError, TypeError, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -133,25 +130,6 @@ def ahead(written: datetime | None, now: datetime) -> list[str]:
         f"a message was written {seconds:.0f} s ahead of the clock of this machine, so ages are too"
         " small; set the clocks by NTP"
     ]
-
-
-def readable(
-    found: Callable[[], Sequence[Row]],
-    ids: Callable[[], Sequence[int]],
-    one: Callable[[int], Row],
-    refuse: Callable[[int, Exception], None],
-) -> Sequence[Row]:
-    """Return all rows. If a row cannot be read, refuse it and return the others."""
-    try:
-        return found()
-    except _UNREADABLE:
-        rows: list[Row] = []
-        for id in ids():
-            try:
-                rows.append(one(id))
-            except _UNREADABLE as error:
-                refuse(id, error)
-        return rows
 
 
 class BadRows:

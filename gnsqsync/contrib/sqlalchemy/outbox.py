@@ -36,7 +36,7 @@ from gnsqsync.contrib.sqlalchemy.columns import (
 from gnsqsync.contrib.sqlalchemy.store import OutboxStore
 from gnsqsync.errors import ConfigError
 from gnsqsync.keywords import checks_names
-from gnsqsync.outbox.due import AT_ONCE, future, later
+from gnsqsync.outbox.due import AT_ONCE, deferred, future
 from gnsqsync.outbox.in_doubt import IN_DOUBT, tell_canceled, tell_moved
 from gnsqsync.outbox.outbox_rows import Lag
 from gnsqsync.outbox.relay import Relay
@@ -136,11 +136,7 @@ class Outbox:
         """
         if at is not None and defer is not None:
             raise ConfigError("at and defer are given; give one of them")
-        due = None if at is None else _future(at)
-        if defer is not None:
-            due = later(defer, "defer")
-        if defer == 0:
-            due = None
+        due = deferred(defer) if at is None else _future(at)
         (made,) = self._insert(session, topic, [body], due, headers, key)
         return made
 

@@ -14,7 +14,7 @@ from gnsqsync.django.moments import now
 from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError
 from gnsqsync.keywords import checks_names
-from gnsqsync.outbox.due import AT_ONCE, later
+from gnsqsync.outbox.due import AT_ONCE, deferred
 from gnsqsync.outbox.outbox_rows import Lag, age, ahead
 
 __all__ = ["Lag", "insert", "lag", "publish", "publish_many"]
@@ -49,10 +49,7 @@ def publish(
         ConfigError: Topic, body, time or a header is not allowed. Or ``using`` is missing although
             a transaction is open on another database than that of the row.
     """
-    due = None if defer is None else later(defer, "defer")
-    if defer == 0:
-        due = None
-    insert(topic, [body], alias=alias, due=due, headers=headers, using=using)
+    insert(topic, [body], alias=alias, due=deferred(defer), headers=headers, using=using)
 
 
 @checks_names

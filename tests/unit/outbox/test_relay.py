@@ -14,7 +14,7 @@ import pytest
 from gnsqsync import Writer
 from gnsqsync.errors import BadMessage, NotSent, OutcomeUnknown, Refused
 from gnsqsync.outbox import relay as relay_module
-from gnsqsync.outbox.outbox_rows import BadRows, Lag, Row, age, ahead, readable
+from gnsqsync.outbox.outbox_rows import BadRows, Lag, Row, age, ahead
 from gnsqsync.outbox.relay import Relay
 from gnsqsync.writer.around import Around
 from gnsqsync.writer.encoder import Encoder
@@ -182,22 +182,6 @@ def test_wrong_times_are_looked_for_at_the_start_each_minute_and_when_the_clock_
         clock.time = NOW + timedelta(seconds=second)
         relay.move_batch()
     assert [(moment - NOW).total_seconds() for moment in table.healed] == [0, 60, 30]
-
-
-def test_rows_are_read_one_by_one_if_one_of_them_cannot_be_read() -> None:
-    refused: list[int] = []
-
-    def one(id: int) -> Row:
-        if id == 2:
-            raise ValueError("broken")
-        return row(id)
-
-    def found() -> list[Row]:
-        return [one(id) for id in (1, 2, 3)]
-
-    rows = readable(found, lambda: [1, 2, 3], one, lambda id, error: refused.append(id))
-    assert [found.id for found in rows] == [1, 3]
-    assert refused == [2]
 
 
 def test_a_bad_row_is_one_error_that_names_it(caplog: pytest.LogCaptureFixture) -> None:
