@@ -29,6 +29,7 @@ STAMPS = {
     PACKAGE / "outbox" / "due.py",
     PACKAGE / "outbox" / "outbox_rows.py",
     PACKAGE / "outbox" / "relay.py",
+    PACKAGE / "outbox" / "table_store.py",
     PACKAGE / "cluster" / "looking.py",
 }
 WALL_CLOCK = {"time", "time_ns", "localtime", "gmtime", "ctime"}

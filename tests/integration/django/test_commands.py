@@ -20,6 +20,7 @@ TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
 
 
 @ON_EACH
+@pytest.mark.timeout(300)
 def test_the_tests_of_the_project(project: Project) -> None:
     """Settings, checks, publishing, the memory backend, connections: see project/shop/tests.py."""
     # The coverage tool has warnings of its own.
