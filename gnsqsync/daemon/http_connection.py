@@ -106,7 +106,8 @@ class Connection:
             return
 
     def _allow(self, seconds: float) -> None:
-        self._deadline = time.monotonic() + seconds
+        if self._is_timed:
+            self._deadline = time.monotonic() + seconds
 
     def _receive(self, size: int) -> bytes:
         left = self._deadline - time.monotonic()

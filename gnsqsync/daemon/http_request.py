@@ -241,32 +241,32 @@ def _target(target: bytes, *, is_connect: bool) -> tuple[bytes, bytes]:
 
 def _read_headers(line: Callable[[], bytes]) -> dict[bytes, list[bytes]]:
     """Read the headers up to the empty line. Return lists of values by name in lower case."""
-    # Each value is a list of its lines, joined at the end. A join for each line would take the
-    # square of the time.
-    headers: dict[bytes, list[list[bytes]]] = {}
-    value: list[bytes] | None = None
-    while text := _header_line(line):
-        if text[:1] in b" \t":
-            # The line continues the last header. A proxy may take it for a header of its own.
-            if value is None or text.strip(b" \t").lower().startswith(_FRAMING):
+    headers: dict[bytes, list[bytes]] = {}
+    values: list[bytes] | None = None
+    # Further lines of the last header. They are joined at its end, because a join for each line
+    # would take the square of the time.
+    more: list[bytes] = []
+    while True:
+        raw = line()
+        _check(raw)
+        value = text = _without_end(raw)
+        goes_on = text.startswith((b" ", b"\t"))
+        if more and values and not goes_on:
+            values[-1] = b" ".join(filter(None, [values[-1], *more]))
+            more = []
+        if not text:
+            return headers
+        if goes_on:
+            # A proxy may take such a line for a header of its own.
+            if values is None or text.strip(b" \t").lower().startswith(_FRAMING):
                 raise Refused("400 Bad Request")
+            more.append(text.strip(b" \t"))
         else:
-            name, colon, text = text.partition(b":")
+            name, colon, value = text.partition(b":")
             _check(colon and _is_of(name, _NAME))
-            value = []
-            headers.setdefault(name.lower(), []).append(value)
-        _check(not _has(text.replace(b"\t", b""), _CONTROL))
-        value.append(text.strip(b" \t"))
-    return {
-        name: [value[0] if len(value) == 1 else b" ".join(filter(None, value)) for value in values]
-        for name, values in headers.items()
-    }
-
-
-def _header_line(line: Callable[[], bytes]) -> bytes:
-    raw = line()
-    _check(raw)
-    return _without_end(raw)
+            values = headers.setdefault(name.lower(), [])
+            values.append(value.strip(b" \t"))
+        _check(not _has(value.replace(b"\t", b""), _CONTROL))
 
 
 def _is_chunked(headers: dict[bytes, list[bytes]], version: tuple[int, int]) -> bool:
