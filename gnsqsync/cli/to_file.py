@@ -14,7 +14,6 @@ import click
 
 from gnsqsync import Message, Reader, ReaderGroup, TopicGroup
 from gnsqsync.cli.common import (
-    Counting,
     Number,
     connection_keywords,
     connection_options,
@@ -26,6 +25,7 @@ from gnsqsync.cli.common import (
     size_text,
 )
 from gnsqsync.cli.go_options import Duration, consumer_options
+from gnsqsync.cli.progress import Counting
 from gnsqsync.commands.envelopes import OpenEnvelopes
 from gnsqsync.daemon.goregexp import compile_go
 from gnsqsync.errors import ConfigError
