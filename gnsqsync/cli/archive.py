@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gnsqsync.cli.common import (
-    PLAIN_INTERVAL,
     Flag,
     Signals,
     connection_keywords,
     print_json,
     rate_text,
 )
+from gnsqsync.cli.progress import Rhythm
 from gnsqsync.cli.spark_needs import need_target
 from gnsqsync.cli.spark_options import (
     SUBMIT_HINT,
@@ -40,12 +40,10 @@ class Progress:
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
-        self._next_line = 0.0
+        self._rhythm = Rhythm(0.0)
 
     def __call__(self, counts: Counts) -> None:
-        now = time.monotonic()
-        if not self._quiet and counts.rows and now >= self._next_line:
-            self._next_line = now + PLAIN_INTERVAL
+        if not self._quiet and counts.rows and self._rhythm.is_due():
             mention(sys.stderr, f"archived {counts_text(counts)}")
 
 

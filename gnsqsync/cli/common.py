@@ -1,16 +1,14 @@
-"""Shared parts of the commands: address and connection options, signals, progress, formats.
+"""Shared parts of the commands: address and connection options, signals, formats.
 
 Knows the terminal. Knows no single command.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
@@ -18,21 +16,17 @@ from types import FrameType
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gnsqsync.commands.options import JSON
 from gnsqsync.commands.options_click import as_click
 from gnsqsync.process.log_output import Lines, make_readable
-from gnsqsync.process.output import mention, told_when_full
+from gnsqsync.process.output import told_when_full
 from gnsqsync.process.signals import Requests, ending, handled
 from gnsqsync.stats import counted
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Self = TypeVar("Self", bound="Scope")
 
-# Seconds between two progress lines of a job that is not on a terminal.
-PLAIN_INTERVAL = 5.0
 # Upper bound of servers that a sentence names.
 _NAMED = 5
 
@@ -267,50 +261,6 @@ class Flag:
         """Wait ``seconds``, a day at most, until the flag is set. Return True if it is set."""
         # wait() does not accept infinity.
         return bool(wait([self._future], min(seconds, 86400.0)).done)
-
-
-class Counting(Scope):
-    """The progress of a job on stderr: a bar on a terminal, else a line every few seconds."""
-
-    def __init__(self, what: str, total: int | None, *, quiet: bool = False) -> None:
-        self._what = what
-        self._total = total
-        self._done = 0
-        self._next_line = time.monotonic() + PLAIN_INTERVAL
-        self._quiet = quiet
-        self._bar: Progress | None = None
-        if sys.stderr.isatty() and not quiet:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.percentage:>3.0f}%" if total else ""),
-                TextColumn("{task.fields[note]}"),
-                TimeElapsedColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self._task = self._bar.add_task(what, total=total, note="")
-
-    def begin(self) -> None:
-        if self._bar is not None:
-            self._bar.start()
-
-    def end(self) -> None:
-        if self._bar is not None:
-            with contextlib.suppress(OSError):  # The terminal may be gone.
-                self._bar.stop()
-
-    def advance(self, amount: int, note: str) -> None:
-        """Add ``amount`` to the done part of the total. ``note`` shows it in the user's terms."""
-        self._done += amount
-        if self._bar is not None:
-            self._bar.update(self._task, advance=amount, note=note)
-            return
-        now = time.monotonic()
-        if not self._quiet and now >= self._next_line:
-            self._next_line = now + PLAIN_INTERVAL
-            share = f" ({self._done * 100 // self._total}%)" if self._total else ""
-            mention(sys.stderr, f"{self._what}: {note}{share}")
 
 
 def print_json(value: object) -> None:

@@ -1,90 +1,154 @@
 """``gnsqsync demo``: two embedded nsqds, several publishers, one consumer, and a count at the end.
 
-Knows the handlers that fail and the texts at the end. demo_lines publishes and verifies, demo_view
-draws, and demo_spark runs ``--spark``.
+Knows the handlers that fail. demo_parts publishes and judges; demo_spark runs ``--spark``.
 """
 
 from __future__ import annotations
 
+import itertools
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 import click
+from rich.text import Text
 
 from gnsqsync import Message, Observer, Reader, Requeue
-from gnsqsync.cli.common import Flag, Signals, rate_text, show_log, verbose_option
-from gnsqsync.cli.demo_lines import (
-    NEXT,
-    TOPIC,
-    Publishers,
-    Verdict,
-    numbers_text,
-    read_lines,
-    say_next,
-    start_servers,
-    verify,
-)
-from gnsqsync.cli.demo_view import View, make_view
+from gnsqsync.cli import demo_parts as parts
+from gnsqsync.cli.common import Flag, Signals, show_log, verbose_option
+from gnsqsync.cli.progress import Figures
 from gnsqsync.commands.options_click import Number
-from gnsqsync.embedded import Nsqd, Nsqlookupd
 from gnsqsync.stats import counted
 
 CHANNEL = "count"
 MAX_IN_FLIGHT = 200
 WORKERS = 4
-# Places in the text (shares of its lines) at which some handlers fail. Each line fails once.
+HEADINGS = "RDY", "in flight", "received", "finished", "requeued"
+# Places in the run (shares of its lines) at which handlers fail, one after the other. 15 failures
+# with no success between them make a Reader pause. A few successes may still end meanwhile.
 FAILURES_AT = (0.3, 0.7)
-FAILURES_EACH = 16
+FAILURES_EACH = 20
 FAILED_AGAIN_AFTER = 0.5
 # Seconds without a new line after which unseen lines count as missing, once all are published.
 PATIENCE = 15.0
 
 
-class Consumer(Observer):
-    """The handler and the lines it has seen. Several worker threads call it at a time.
+class Demo(Observer):
+    """One run: the handler, the numbers it has seen, and the figures of the Reader.
 
-    list.append and set.add are atomic, so there is no lock.
+    Several worker threads call the handler at a time. list.append and set.add are atomic, so there
+    is no lock.
     """
 
     def __init__(self, lines: Sequence[bytes], work: float) -> None:
         self._lines = lines
         self._work = work
-        self._failing = failing_numbers(len(lines))
-        self.seen: set[int] = set()
-        self.arrivals: list[int] = []
-        self.wrong: list[str] = []
-        self.failures: list[int] = []
-        self.backoffs: list[tuple[int, float]] = []
+        # Numbers of calls of the handler. next() is atomic, too.
+        self._calls = itertools.count(1)
+        self._failing = failing_calls(len(lines))
+        self._seen: set[int] = set()
+        self._arrivals: list[int] = []
+        self._failures: list[int] = []
+        self._pauses: list[float] = []
+        self._backoff_text = "no backoff so far"
 
     def handle(self, message: Message) -> None:
-        """Record the line. Raise Requeue instead if the line is to fail and has not failed yet."""
-        number_text, _, line = message.body.partition(b"\t")
-        number = int(number_text) if number_text.isdigit() else 0
-        if not 1 <= number <= len(self._lines) or self._lines[number - 1] != line:
-            self.wrong.append(message.id)
-            return
+        """Record the line. Raise Requeue instead if this call is to fail."""
+        number = parts.number_of(message.body, self._lines)
         if self._work:
             time.sleep(self._work)
-        if number in self._failing and number not in self.failures:
-            self.failures.append(number)
+        if next(self._calls) in self._failing:
+            self._failures.append(number)
             raise Requeue(FAILED_AGAIN_AFTER)
-        self.arrivals.append(number)
-        self.seen.add(number)
+        self._arrivals.append(number)
+        if number:
+            self._seen.add(number)
 
     def backoff(self, level: int, seconds: float) -> None:
-        self.backoffs.append((level, seconds))
+        self._backoff_text = "backoff is over: full speed again"
+        if level:
+            self._pauses.append(seconds)
+            pause = f"no messages for {seconds:.2g} s, then one as a test"
+            self._backoff_text = f"backoff level {level}: {pause}"
+        if not sys.stdout.isatty():
+            click.echo(self._backoff_text)
+
+    def run(self, publishers: int) -> int:
+        """Publish and consume all lines, and print the figures. Return the exit code."""
+        stop = Flag()
+        with ExitStack() as stack:
+            signals = stack.enter_context(Signals(stop.set))
+            lookupd, nsqds = parts.start_servers(stack, 2, CHANNEL)
+            reader = Reader(
+                parts.TOPIC,
+                CHANNEL,
+                self.handle,
+                lookupd_http_addresses=[lookupd.http_address],
+                lookupd_poll_interval=0.5,
+                max_in_flight=MAX_IN_FLIGHT,
+                concurrency=WORKERS,
+                max_attempts=0,
+                backoff_multiplier=0.25,
+                max_backoff_duration=1.0,
+                # In backoff the test message is asked of one nsqd, which may have no lines left.
+                # These short times move the RDY to the other nsqd.
+                low_rdy_idle_timeout=0.3,
+                rdy_redistribute_interval=0.3,
+                observer=self,
+            )
+            sender = parts.Publishers(self._lines, nsqds, publishers)
+            view = Figures(("published", "consumed"), len(self._lines), HEADINGS)
+            for each in (view, reader, sender):
+                stack.enter_context(each)
+            seconds = self._watch(reader, sender, view, stop)
+            sources = [f"{c.address} ({c.received:,})" for c in reader.stats().connections]
+        if signals.received is not None:
+            click.echo("stopped before the end")
+            return 128 + signals.received
+        seen, failed = len(self._seen), counted(len(self._failures), "handler")
+        rate, pauses = parts.rate_of(seen, seconds), counted(len(self._pauses), "backoff pause")
+        click.echo(sender)
+        click.echo(f"consumed  {seen:,} lines in {rate}, by discovery from {', '.join(sources)}")
+        click.echo(
+            f"{failed} failed on purpose, {counted(reader.stats().requeued, 'requeue')},"
+            f" {pauses} ({sum(self._pauses):.1f} s together)"
+        )
+        return parts.judge(len(self._lines), self._arrivals) or parts.say_next(parts.NEXT)
+
+    def _watch(self, reader: Reader, sender: parts.Publishers, view: Figures, stop: Flag) -> float:
+        """Show progress until all lines are seen or none comes for PATIENCE. Return the seconds."""
+        total, last, began = len(self._lines), -1, time.monotonic()
+        now = changed = began
+        while not stop.wait(0.1):
+            done, published, seen = sender.is_done(), sender.published, len(self._seen)
+            now = time.monotonic()
+            if seen != last or not done:
+                last, changed = seen, now
+            stats, failed = reader.stats(), len(self._failures)
+            line = f"{published:,} of {total:,} lines published, {seen:,} consumed"
+            state = f"{counted(failed, 'handler')} failed on purpose; {self._backoff_text}"
+            view.show(
+                (published, seen),
+                f"{line}, {stats.in_flight:,} in flight, {failed} failed",
+                f"consumer: {counted(WORKERS, 'worker')}, max_in_flight={MAX_IN_FLIGHT}",
+                [
+                    (c.address, c.rdy, c.in_flight, c.received, c.finished, c.requeued)
+                    for c in stats.connections
+                ],
+                Text(state, "bold yellow" if stats.is_in_backoff else ""),
+            )
+            if (done and seen == total) or now - changed > PATIENCE:
+                break
+        return now - began
 
 
-def failing_numbers(total: int) -> frozenset[int]:
-    """Return the numbers of lines whose handler fails once: enough in a row for a backoff."""
-    failing: set[int] = set()
-    for place in FAILURES_AT:
-        first = int(total * place) + 1
-        # A short file would be over before a pause ends, so fewer lines of it fail.
-        each = min(FAILURES_EACH, total // 100 + 1)
-        failing.update(range(first, min(first + each, total + 1)))
-    return frozenset(failing)
+def failing_calls(total: int) -> frozenset[int]:
+    """Return the numbers of the calls that fail: enough in a row for a backoff."""
+    # A short file would be over before a pause ends, so fewer lines of it fail.
+    each = min(FAILURES_EACH, total // 100 + 1)
+    starts = [int(total * place) + 1 for place in FAILURES_AT]
+    return frozenset(n for start in starts for n in range(start, min(start + each, total + 1)))
 
 
 @click.command(epilog="Example: gnsqsync demo /usr/share/dict/words, or gnsqsync demo --spark")
@@ -152,100 +216,6 @@ def demo(
         return run(file, messages, publishers, keep, verbose)
     if keep is not None:
         raise click.UsageError("--keep needs --spark: without it there are no files")
-    lines = read_lines(file, messages)
     if work is None:
         work = 2.0 if file is None else 0.0
-    stop = Flag()
-    servers: list[Nsqd | Nsqlookupd] = []
-    with ExitStack() as stack:
-        signals = stack.enter_context(Signals(stop.set, lambda: [s.kill() for s in servers]))
-        lookupd, nsqds = start_servers(stack, servers, 2, CHANNEL)
-        consumer = Consumer(lines, work / 1000)
-        reader = Reader(
-            TOPIC,
-            CHANNEL,
-            consumer.handle,
-            lookupd_http_addresses=[lookupd.http_address],
-            lookupd_poll_interval=0.5,
-            max_in_flight=MAX_IN_FLIGHT,
-            concurrency=WORKERS,
-            max_attempts=0,
-            backoff_multiplier=0.25,
-            max_backoff_duration=1.0,
-            # In backoff the test message is asked of one nsqd, which may have no lines left. These
-            # short times move the RDY to the other nsqd.
-            low_rdy_idle_timeout=0.3,
-            rdy_redistribute_interval=0.3,
-            observer=consumer,
-        )
-        sender = Publishers(lines, [nsqd.tcp_address for nsqd in nsqds], publishers)
-        stack.callback(sender.close)
-        view = stack.enter_context(make_view(len(lines), MAX_IN_FLIGHT, WORKERS))
-        began = time.monotonic()
-        with reader:
-            sender.start()
-            watch(reader, sender, consumer, view, len(lines), stop)
-            seconds = time.monotonic() - began
-            connections = reader.stats().connections
-        stats = reader.stats()
-    if signals.received is not None:
-        click.echo("stopped before the end")
-        return 128 + signals.received
-    verdict = verify(len(lines), consumer.arrivals, len(consumer.wrong))
-    total = len(lines)
-    click.echo(
-        f"published {counted(sender.published, 'line')} from {counted(publishers, 'thread')}"
-        f" in {sender.seconds:.2f} s:"
-        f" {rate_text(sender.published, sender.seconds, 'lines')}"
-    )
-    click.echo(
-        f"consumed  {counted(len(consumer.seen), 'line')} in {seconds:.2f} s:"
-        f" {rate_text(len(consumer.seen), seconds, 'lines')}, by discovery from"
-        f" {', '.join(f'{c.address} ({c.received:,})' for c in connections)}"
-    )
-    pauses = [pause for level, pause in consumer.backoffs if level]
-    click.echo(
-        f"{counted(len(consumer.failures), 'handler')} failed on purpose,"
-        f" {counted(stats.requeued, 'requeue')},"
-        f" {counted(len(pauses), 'backoff pause')} ({sum(pauses):.1f} s together)"
-    )
-    return report(verdict, total)
-
-
-def watch(
-    reader: Reader, sender: Publishers, consumer: Consumer, view: View, total: int, stop: Flag
-) -> None:
-    """Show progress until all lines were seen, ``stop`` is set, or no line comes for PATIENCE."""
-    last_seen, last_change = -1, time.monotonic()
-    while not stop.wait(0.1):
-        done = sender.is_done()
-        seen = len(consumer.seen)
-        now = time.monotonic()
-        if seen != last_seen or not done:
-            last_seen, last_change = seen, now
-        view.show(sender.published, seen, len(consumer.failures), reader.stats(), consumer.backoffs)
-        if (done and seen == total) or now - last_change > PATIENCE:
-            return
-
-
-def report(verdict: Verdict, total: int) -> int:
-    """Print the verdict on the lines. Return the exit code."""
-    if verdict.repeated:
-        click.echo(
-            f"delivered more than once, as NSQ may do: {counted(len(verdict.repeated), 'line')}"
-        )
-    if verdict.wrong:
-        click.echo(
-            f"gnsqsync: not what was published: {counted(verdict.wrong, 'message')}", err=True
-        )
-    if verdict.missing:
-        click.echo(
-            f"gnsqsync: {len(verdict.missing):,} of {counted(total, 'line')} did not arrive:"
-            f" {numbers_text(verdict.missing)}",
-            err=True,
-        )
-    if not verdict.good:
-        return 1
-    click.echo(f"every one of the {total:,} lines arrived")
-    say_next(NEXT)
-    return 0
+    return Demo(parts.read_lines(file, messages), work / 1000).run(publishers)

@@ -14,7 +14,6 @@ import click
 
 from gnsqsync import Writer, envelope
 from gnsqsync.cli.common import (
-    Counting,
     Signals,
     connection_keywords,
     connection_options,
@@ -24,6 +23,7 @@ from gnsqsync.cli.common import (
     rate_text,
     size_text,
 )
+from gnsqsync.cli.progress import Counting
 from gnsqsync.commands.options_click import Number
 from gnsqsync.errors import ConfigError, NSQError, PublishError
 from gnsqsync.options import check_duration, check_topic

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gnsqsync.cli.common import (
-    Counting,
     connection_keywords,
     print_json,
     rate_text,
 )
+from gnsqsync.cli.progress import Counting
 from gnsqsync.cli.spark_needs import need_target
 from gnsqsync.cli.spark_options import (
     SUBMIT_HINT,

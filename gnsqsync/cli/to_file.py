@@ -14,7 +14,6 @@ import click
 
 from gnsqsync import Message, Reader, ReaderGroup, TopicGroup
 from gnsqsync.cli.common import (
-    Counting,
     connection_keywords,
     connection_options,
     lookupd_option,
@@ -25,6 +24,7 @@ from gnsqsync.cli.common import (
     size_text,
 )
 from gnsqsync.cli.go_options import Duration, consumer_options
+from gnsqsync.cli.progress import Counting
 from gnsqsync.commands.envelopes import OpenEnvelopes
 from gnsqsync.commands.options import CONSUME
 from gnsqsync.commands.options_click import as_click

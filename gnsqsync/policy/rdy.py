@@ -378,7 +378,7 @@ class RdyAllocator(Generic[Key]):
         kept = fill(base, keep, free)
         free -= sum(kept) - sum(base)
         if regime is Regime.ROTATE:
-            levels = self._hand_on(nodes, kept, costless, free)
+            levels = _hand_on(nodes, kept, costless, free)
         else:
             targets = [node.target for node in nodes]
             base = [
@@ -405,25 +405,6 @@ class RdyAllocator(Generic[Key]):
                 if self.takes_turns:
                     self._begin_turn(node, now, raised=True)
         return lowered + raised
-
-    @staticmethod
-    def _hand_on(
-        nodes: list[RdyNode[Key]], levels: list[int], costless: list[int], free: int
-    ) -> list[int]:
-        """Raise nodes to RDY 1 in the order of the queue. Stop at the first that cannot rise.
-
-        A node with a message in flight could rise at no cost. But then its slot would never come to
-        nodes that wait longer.
-        """
-        levels = list(levels)
-        for i, node in enumerate(nodes):
-            if levels[i] < node.target:
-                if not costless[i]:
-                    if not free:
-                        break
-                    free -= 1
-                levels[i] = 1
-        return levels
 
     def _lower(self, node: RdyNode[Key], rdy: int, now: float) -> None:
         if not rdy:
@@ -466,6 +447,25 @@ def _target_share(nodes: Sequence[RdyNode[Key]], max_in_flight: int) -> None:
         spare = _raise_targets(busy, [n.cap for n in busy], spare)
     # Either no node is busy, or max_rdy_count keeps the busy ones from taking it all.
     _raise_targets(nodes, [n.cap for n in nodes], spare)
+
+
+def _hand_on(
+    nodes: Sequence[RdyNode[Key]], levels: Sequence[int], costless: Sequence[int], free: int
+) -> list[int]:
+    """Raise nodes to RDY 1 in the order of the queue. Stop at the first that cannot rise.
+
+    A node with a message in flight could rise at no cost. But then its slot would never come to
+    nodes that wait longer.
+    """
+    levels = list(levels)
+    for i, node in enumerate(nodes):
+        if levels[i] < node.target:
+            if not costless[i]:
+                if not free:
+                    break
+                free -= 1
+            levels[i] = 1
+    return levels
 
 
 def _raise_targets(nodes: Sequence[RdyNode[Key]], caps: Sequence[int], budget: int) -> int:

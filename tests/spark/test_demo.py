@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import click
 import pytest
@@ -75,48 +77,104 @@ def write(folder: Path, lines: list[bytes]) -> None:
     parquet.write_table(table, hour / "part-0.parquet")
 
 
-def test_what_is_missing_or_twice_is_told(
-    pyspark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from gnsqsync.cli.demo_spark import count, report
-    from gnsqsync.cli.demo_spark import verify as compare
+def test_the_lines_in_the_files(pyspark: ModuleType, tmp_path: Path) -> None:
+    from gnsqsync.cli.demo_spark import numbers
 
     lines = [b"one", b"two", b"three"]
-    for name, archived, sentence in (
-        ("whole", lines, ""),
-        ("short", lines[:2], "1 of 3 lines is missing in the Parquet files: 3"),
-        ("other", [b"one", b"TWO", b"three"], "1 rows are not what was published"),
-    ):
-        write(tmp_path / name, archived)
-        verdict = count(str(tmp_path / name), lines)
-        assert report(verdict, 3) == int(bool(sentence))
-        output = capsys.readouterr()
-        assert sentence in output.err
-        assert ("exactly once" in output.out) is not bool(sentence)
-    assert report(compare(3, [1, 2, 2, 3, 3], 0), 3) == 1
-    assert "2 of 3 lines are there more than once: 2, 3" in capsys.readouterr().err
+    write(tmp_path, [b"one", b"TWO", b"three", b"four"])
+    assert [*numbers(str(tmp_path), lines)] == [1, 0, 3, 0]
 
 
-def test_what_must_be_installed(pyspark: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gnsqsync.cli.demo_spark_setup import require
+class Query:
+    """A query that does not end."""
 
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    found = importlib.util.find_spec
-    here = object()
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: here)
-    with pytest.raises(
-        click.ClickException, match="Spark needs Java 17 or later, and there is no java on"
-    ):
-        require()
-    monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    with pytest.raises(click.ClickException, match=r"no java in JAVA_HOME \(/nowhere\)"):
-        require()
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "pyspark" else found(name)
-    )
-    with pytest.raises(click.ClickException, match=r'pip install "gnsqsync\[cli,spark,report\]"'):
-        require()
+    def awaitTermination(self, seconds: float) -> bool:
+        return False
+
+
+class Nsqd:
+    """An nsqd with one consumer, which has this number of messages at each look."""
+
+    def __init__(self, client_id: str, *in_flight: int) -> None:
+        self._client_id = client_id
+        self._in_flight = [*in_flight]
+
+    def stats(self, topic: str, channel: str, *, include_mem: bool) -> Any:
+        count = self._in_flight.pop(0) if self._in_flight[1:] else self._in_flight[0]
+        client = SimpleNamespace(client_id=self._client_id, in_flight_count=count)
+        channels = [SimpleNamespace(clients=[client])]
+        return SimpleNamespace(topics=[SimpleNamespace(channels=channels)])
+
+
+def test_the_worker_that_holds_messages_is_killed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gnsqsync.cli import demo_spark
+
+    with subprocess.Popen(["sleep", "600"]) as worker:
+        try:
+            nsqds: Any = [Nsqd("another", 5), Nsqd(f"spark-{worker.pid}", 0, 0, 3)]
+            query: Any = Query()
+            assert demo_spark.kill_a_worker(query, nsqds)
+            assert worker.wait(60) == -signal.SIGKILL
+        finally:
+            worker.kill()
+    assert f"SIGKILL: Spark's worker {worker.pid} is dead" in capsys.readouterr().out
+    # Its pid is gone by now, so that nothing can be stopped.
+    monkeypatch.setattr(demo_spark, "STOPPED_SECONDS", 0.1)
+    assert not demo_spark.kill_a_worker(query, nsqds)
+
+
+def test_the_pace_until_all_lines_are_archived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the lines wait for Spark's first batch. A worker is killed when it is there."""
+    from gnsqsync.cli import demo_spark
+    from gnsqsync.spark.jobs.batches import Counts
+
+    clock = [100.0]
+    batches = [Counts()]
+    steps: list[tuple[float, int]] = []
+    killed: list[float] = []
+
+    class Run(Query):
+        def awaitTermination(self, seconds: float) -> bool:
+            clock[0] += 1.0
+            steps.append((sender.limit, batches[-1].rows))
+            sender.published = int(sender.limit)
+            # The first batch ends after 100 seconds, each later one after a second.
+            if len(steps) > 100:
+                batches.append(Counts(len(batches), sender.published, 0))
+            return len(steps) > 1000
+
+    def kill(query: Any, clients: Any) -> bool:
+        killed.append(sender.published)
+        return True
+
+    sender: Any = SimpleNamespace(total=2000, limit=0.0, published=0)
+    sender.is_done = lambda: sender.published == 2000
+    shown: list[str] = []
+    view: Any = SimpleNamespace(show=lambda counts, line, title, rows: shown.append(line))
+    query: Any = Run()
+    monkeypatch.setattr(demo_spark, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(demo_spark, "kill_a_worker", kill)
+    monkeypatch.setattr(demo_spark, "figures", lambda address, client: (address, 0, 0, 5, 0))
+    demo_spark.watch(query, batches, sender, {"a:1": query, "b:1": query}, view)
+    assert max(limit for limit, rows in steps if not rows) == 1000
+    assert killed == [1000]
+    assert batches[-1].rows == 2000
+    assert shown[0].startswith("0 of 2,000 lines published, 0 in Parquet files after 0 batches")
+    assert len(steps) < 120
+
+
+def test_a_worker_that_gets_no_message_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gnsqsync.cli import demo_spark
+
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(demo_spark.os, "kill", lambda *each: sent.append(each))
+    monkeypatch.setattr(demo_spark, "STOPPED_SECONDS", 0.1)
+    nsqds: Any = [Nsqd("spark-7", 0)]
+    query: Any = Query()
+    assert not demo_spark.kill_a_worker(query, nsqds)
+    assert sent == [(7, signal.SIGSTOP), (7, signal.SIGCONT)]
 
 
 @pytest.mark.parametrize(
@@ -137,17 +195,13 @@ def test_options_that_do_not_fit(
 
 
 def test_only_an_empty_folder_is_kept(tmp_path: Path) -> None:
-    from gnsqsync.cli.demo_spark_setup import working_folder
+    from gnsqsync.cli.demo_spark import empty_folder
     from gnsqsync.errors import ConfigError
 
     (tmp_path / "mine").write_text("x")
     with pytest.raises(ConfigError, match="the folder is not empty"):
-        with working_folder(str(tmp_path)):
-            pass
+        empty_folder(str(tmp_path))
     with pytest.raises(click.ClickException, match="mine is not a folder"):
-        with working_folder(str(tmp_path / "mine" / "below")):
-            pass
-    with pytest.raises(ConfigError, match="without ;"):
-        with working_folder(str(tmp_path / "a;b")):
-            pass
+        empty_folder(str(tmp_path / "mine" / "below"))
+    assert empty_folder(str(tmp_path / "a" / "b")) == str(tmp_path / "a" / "b")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine"]

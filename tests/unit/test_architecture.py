@@ -24,7 +24,6 @@ LARGE_CLASSES = {
     "reader.subscription.Subscription": 483,
     "writer.nsqd_pool.NsqdPool": 452,
     "reader.workers.Workers": 418,
-    "policy.rdy.RdyAllocator": 406,
 }
 CLASSES_OF_MANY_METHODS = {
     "reader.subscription.Subscription": 43,
@@ -47,7 +46,6 @@ LONG_FUNCTIONS = {
     "spark.jobs.replay.replay": 97,
     "reader.workers._handle": 94,
     "django.handlers.nsq_handler": 91,
-    "cli.demo.demo": 86,
     "writer.writer.__init__": 81,
     "reader.running_reader.__init__": 80,
     "commands.integrations.run_consumers": 78,

@@ -158,7 +158,7 @@ SEAM_EXCEPTIONS = {
     # Programs above the public API: they call it in a pool and wait for its Futures.
     "gnsqsync.cli": {"concurrent"},
     # It waits for processes to end, in a process that is about to end.
-    "gnsqsync.cli.demo_spark_stop": {"select"},
+    "gnsqsync.process.descendants": {"select"},
     # Signals on the loop of a server that runs on gevent.
     "gnsqsync.process.signals": {"gevent"},
 }
