@@ -159,7 +159,7 @@ def parts_of(machine: Path) -> list[str]:
 EXTRAS = "-e '.[test,spark,spark-s3,spark-test]'"
 README = "the first ring on Python {}, by the README's command|README"
 ALL = "GNSQSYNC_TEST_EXTRAS=all"
-SECOND = f"the second ring|{ALL} .venv-extras/bin/pytest -n 6 -m system --durations 20"
+SECOND = f"the second ring|{ALL} .venv-extras/bin/pytest -n 5 -m system --durations 20"
 
 
 CORE = ",".join(
