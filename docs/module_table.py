@@ -31,7 +31,7 @@ def summary_of(path):
 
 
 class ModuleTable(Directive):
-    """Its arguments are rooms of the package."""
+    """Arguments: rooms of the package."""
 
     required_arguments = 1
     final_argument_whitespace = True

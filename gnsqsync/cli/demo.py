@@ -35,7 +35,7 @@ PATIENCE = 15.0
 
 
 class Demo(Observer):
-    """One run: the handler, the numbers it has seen, and the figures of the Reader.
+    """A run: the handler, the numbers it has seen, and the figures of the Reader.
 
     Several worker threads call the handler at a time. list.append and set.add are atomic, so there
     is no lock.

@@ -100,7 +100,7 @@ class Publishers(Scope):
 
     def _publish(self, thread: int) -> None:
         with Writer(self._addresses) as writer:
-            # All nsqds are connected first, so that they share the lines evenly from the start.
+            # Connections to all nsqds come first, so that they share the lines from the start.
             writer.connect()
             for first in range(thread * BATCH, len(self._lines), self._threads * BATCH):
                 while first >= self.limit and not self._stop.wait(0.05):

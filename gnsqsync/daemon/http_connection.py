@@ -1,4 +1,4 @@
-"""One HTTP connection of any server of gnsqsync: requests in turn, answers in the form of Go's
+"""An HTTP connection of any server of gnsqsync: requests in turn, answers in the form of Go's
 net/http, and keep-alive.
 
 Knows sockets of threads and of greenlets. Knows no route.

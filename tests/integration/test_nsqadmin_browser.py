@@ -137,7 +137,7 @@ def test_a_page_that_is_not_renewed_says_so(
     nsqds[0].create_topic("short")
     browser.get(f"{site.url}/topics/short")
     nsqds[0].delete_topic("short")
-    # By the clock of the page, its figures are nine seconds old.
+    # The figures are nine seconds old by the clock of the page.
     browser.execute_script(LATER)
     eventually(lambda: "are not renewed: Topic short" in text_of(browser, "#old"))
     browser.get(f"{site.url}/topics/orders")

@@ -120,7 +120,7 @@ def test_the_worker_that_holds_messages_is_killed(
         finally:
             worker.kill()
     assert f"SIGKILL: Spark's worker {worker.pid} is dead" in capsys.readouterr().out
-    # Its pid is gone by now, so that nothing can be stopped.
+    # The pid is gone by now, so that nothing can be stopped.
     monkeypatch.setattr(demo_spark, "STOPPED_SECONDS", 0.1)
     assert not demo_spark.kill_a_worker(query, nsqds)
 

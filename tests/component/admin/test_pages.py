@@ -461,7 +461,7 @@ def test_a_channel_that_one_nsqd_alone_has_is_paused_there(
         assert "Paused: channel audit of orders." in text
         assert "Not everything" not in text
         assert other.stats("orders").topics[0].channels[0].paused
-    # One nsqd has done it, and the other one has ended.
+    # The first nsqd has done it, and the second one has ended.
     text = acting(admin, verb="pause", topic="orders")[2]
     assert "Servers that are not named here have done it." in text
     text = acting(admin, verb="publish", topic="orders", node=address(nsqd), body="")[2]

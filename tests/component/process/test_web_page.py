@@ -288,7 +288,7 @@ def test_the_same_in_a_process_that_gevent_has_patched() -> None:
         with web_page.served("127.0.0.1", 0, pages) as port:
             silent = [visitor(b"") for _ in range(50)]
             print(rest(visitor(REQUEST))[-6:])
-            # All but three gave way. These three have no patience left.
+            # Three visitors are left, and their patience is over.
             print({rest(sock) for sock in silent})
             last = visitor(b"")
             eventually(lambda: threading.active_count() == 3)

@@ -1,4 +1,4 @@
-"""What interrupts coverage while it holds a lock does not wait for that lock."""
+"""A signal or fork that interrupts coverage does not wait for coverage's lock."""
 
 from __future__ import annotations
 
