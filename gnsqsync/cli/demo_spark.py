@@ -73,7 +73,10 @@ def run(file: str | None, messages: int | None, threads: int, keep: str | None, 
     began = time.monotonic()
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
-        path, rolled, drawn = (os.path.join(kept or folder, name) for name in KEPT)
+        path, rolled, picture = (os.path.join(kept or folder, name) for name in KEPT)
+        if not kept:
+            # The picture outlives the folder.
+            picture = f"{folder}.png"
         if not v:
             # Ctrl-C ends the nsqds, too, and the Writers would log that.
             library = logging.getLogger("gnsqsync")
@@ -96,8 +99,7 @@ def run(file: str | None, messages: int | None, threads: int, keep: str | None, 
         if code == 0:
             click.echo("rolling up by second, and drawing")
             rollup(spark, path, rolled, window=1)
-            report(rolled, drawn, title=f"gnsqsync demo: {total:,} messages, one worker killed")
-            picture = drawn if kept else shutil.move(drawn, f"{folder}.png")
+            report(rolled, picture, title=f"gnsqsync demo: {total:,} messages, one worker killed")
             click.echo(f"done in {time.monotonic() - began:.0f} s")
             if kept:
                 click.echo(f"archive:  {path}")
