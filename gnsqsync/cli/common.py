@@ -84,9 +84,25 @@ _TLS_OPTIONS = (
     click.option("--tls-key-file", metavar="FILE", help="Key of the client certificate."),
     click.option("--no-tls-verify", is_flag=True, help="Do not check the server's certificate."),
 )
-verbose_option = click.option("--verbose", "-v", is_flag=True, help="Show what the library does.")
-counts_option = as_click(JSON, help="Print the counts as JSON.")
-end_counts_option = as_click(JSON, help="Print the counts at the end as JSON.")
+
+
+def verbose_option(command: Command) -> Command:
+    """Add ``--verbose`` to a command."""
+    return click.option("--verbose", "-v", is_flag=True, help="Show what the library does.")(
+        command
+    )
+
+
+def counts_option(command: Command) -> Command:
+    """Add ``--json`` to a command that counts."""
+    return as_click(JSON, help="Print the counts as JSON.")(command)
+
+
+def end_counts_option(command: Command) -> Command:
+    """Add ``--json`` to a command that counts until it ends."""
+    return as_click(JSON, help="Print the counts at the end as JSON.")(command)
+
+
 _CONNECTION_OPTIONS = (
     click.option(
         "--tls", is_flag=True, help="Require TLS; so do --tls-ca-file and --tls-cert-file."

@@ -57,4 +57,4 @@ def _load(info: ScriptInfo, args: list[str]) -> Flask:
         return info.load_app()
 
 
-nsq = _Commands("nsq", help=NSQ_HELP)
+nsq: click.Command = _Commands("nsq", help=NSQ_HELP)

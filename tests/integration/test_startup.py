@@ -16,7 +16,7 @@ from tests.support.interpreter import run_script
 STARTS = {
     "import gnsqsync": (2, 8),
     "from gnsqsync import Writer": (65, 56),
-    "from gnsqsync import Reader": (109, 62),
+    "from gnsqsync import Reader": (110, 62),
     "import gnsqsync.cli.app": (12, 60),
 }
 # Needed for other things: greenlets, HTTP, Snappy, coroutines, child processes.
