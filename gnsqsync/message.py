@@ -159,10 +159,15 @@ class Responder(Protocol):
 
 
 class Message:
-    """A message as delivered to a handler.
+    """A message as delivered to a handler. A Reader makes it.
 
-    ``body`` (bytes), ``attempts`` (int, 1 on the first delivery), ``timestamp`` (int, nanoseconds
-    since the epoch at which nsqd accepted the publish).
+    Args:
+        id: The 16 hex digits that nsqd gave it, as bytes.
+        body: The body, without its envelope if the Reader opens envelopes.
+        attempts: Number of its deliveries, 1 on the first one.
+        timestamp: Nanoseconds since 1970 at which nsqd accepted the publish.
+        responder: The connection that delivered it, which takes the answers.
+        received_at: Seconds of ``time.monotonic()`` at which it arrived.
 
     Threads:
         A message may be answered from any thread.

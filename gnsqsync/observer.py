@@ -102,7 +102,7 @@ class Observer:
             nsqd_address: ``host:port`` of the nsqd that they came from.
             finished: Number of finished messages.
             failed: Number of the others.
-            seconds: Time for all of them.
+            seconds: Seconds for all of them.
         """
 
     def published(self, topic: str, messages: int, seconds: float) -> None:
@@ -111,7 +111,7 @@ class Observer:
         Args:
             topic: Name of the topic.
             messages: Number of messages; 1, except for ``publish_many()``.
-            seconds: Time until the call returned, or its Future ended.
+            seconds: Seconds until the call returned, or its Future ended.
 
         Threads:
             For ``publish_async()``, called on the reading thread when nsqd has answered, unless the
@@ -128,7 +128,7 @@ class Observer:
         Args:
             topic: Name of the topic.
             messages: Number of messages.
-            seconds: Time until the call returned, or its Future ended.
+            seconds: Seconds until the call returned, or its Future ended.
             error: NotSent, Refused or OutcomeUnknown. Its ``acknowledged`` is the number of
                 messages that nsqd has confirmed all the same.
         """

@@ -32,7 +32,7 @@ class DeadLetter:
         channel: The channel that gave it up.
         origin_nsqd: ``host:port`` of the nsqd that delivered it to that channel.
         attempts: Number of its deliveries to that channel.
-        first_time: Time of its publish.
+        first_time: Time of its publish; None without headers.
         time: Time of its death; without headers the time at which nsqd got the letter.
         reason: The reason of its death in one line.
         error: The type of the exception, as ``builtins.ValueError``.

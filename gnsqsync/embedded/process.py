@@ -38,10 +38,10 @@ class Nsqd(_TCPServer):
     Args:
         tcp_address: ``host:port``. None (the default): a port of 127.0.0.1 that the kernel chooses.
             ``restart()`` keeps the port.
-        http_address: The same for HTTP. An empty str: no HTTP.
+        http_address: ``host:port`` for HTTP; None as for ``tcp_address``. An empty str: no HTTP.
         lookupd_tcp_addresses: The nsqlookupds to register with: a str or an iterable of str.
         data_path: The folder of the data. None (the default): a temporary folder.
-        binary: The path of a real nsqd, which is started instead of the embedded one.
+        binary: The path of a real nsqd, which is started instead. None: the embedded one.
         start_timeout: Seconds in which the server must listen.
         **flags: nsqd's flags with ``_`` for ``-``: durations in seconds, sizes in bytes, repeated
             flags as lists.
@@ -101,8 +101,8 @@ class Nsqlookupd(_TCPServer):
     Args:
         tcp_address: ``host:port``. None (the default): a port of 127.0.0.1 that the kernel chooses.
             ``restart()`` keeps the port.
-        http_address: The same for HTTP.
-        binary: The path of a real nsqlookupd, which is started instead of the embedded one.
+        http_address: ``host:port`` for HTTP; None as for ``tcp_address``.
+        binary: The path of a real nsqlookupd, which is started instead. None: the embedded one.
         start_timeout: Seconds in which the server must listen.
         **flags: nsqlookupd's flags with ``_`` for ``-``: durations in seconds.
 

@@ -52,6 +52,16 @@ class NSQ:
     Use ``NSQ(app)``, or ``NSQ()`` at the top of a module and ``init_app(app)`` in the factory, for
     any number of applications. The state of an application is in ``app.extensions["gnsqsync"]``, so
     publishing needs an application context. Requests and ``flask`` commands have one.
+
+    Args:
+        app: The application, for ``init_app()``. None: call that later.
+
+    Raises:
+        ConfigError: As in ``init_app()``.
+        RuntimeError: As in ``init_app()``.
+
+    Threads:
+        Any thread with an application context may publish.
     """
 
     def __init__(self, app: Flask | None = None) -> None:

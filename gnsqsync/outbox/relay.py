@@ -71,8 +71,8 @@ class Relay:
     Args:
         store: The outbox.
         batch: Rows of a transaction, 1 or more.
-        max_attempts: Refusals by nsqd after which a message has failed for good, 1 or more. An nsqd
-            that cannot be reached does not count.
+        max_attempts: Number of refusals by nsqd after which a message has failed for good, 1 or
+            more. An nsqd that cannot be reached does not count.
         rate: Upper bound of messages a second; None: no bound. It limits the rush after a relay was
             down.
 

@@ -86,8 +86,9 @@ class Reader:
     answer each. The constructor starts nothing.
 
     Args:
-        topic: 1 to 64 of ``.a-zA-Z0-9_-``, and optionally ``#ephemeral`` at the end.
-        channel: As ``topic``.
+        topic: Name of the topic: 1 to 64 of ``.a-zA-Z0-9_-``, and optionally ``#ephemeral`` at the
+            end.
+        channel: Name of the channel, by the rules for ``topic``.
         handler: Called with each message; a plain function, not a coroutine. None means the pull
             form.
         nsqd_tcp_addresses: The nsqds that are always connected: ``host:port`` (4150 without a
@@ -100,10 +101,12 @@ class Reader:
         max_in_flight: Upper bound of unanswered messages over all nsqds, 0 or more. None means
             ``concurrency``.
         concurrency: Number of workers, 1 or more.
-        max_attempts: A message whose handler fails on this delivery or a later one is given up, 0
-            to 65535; 0 means never. Deliveries without a failure alone never give it up.
-        max_deliveries: A message that was delivered more often is given up without a call of the
-            handler, 0 to 65535; 0 means never. Needs ``on_giving_up`` or ``dead_letter_topic``.
+        max_attempts: Number of deliveries, 0 to 65535. A message whose handler fails on this
+            delivery or a later one is given up; 0 means never. Deliveries without a failure alone
+            never give it up.
+        max_deliveries: Number of deliveries, 0 to 65535. A message that was delivered more often is
+            given up without a call of the handler; 0 means never. Needs ``on_giving_up`` or
+            ``dead_letter_topic``.
         requeue_delay: Seconds, 0 to 3600, which are multiplied by attempts: the time until a failed
             message comes again. Chance adds up to a tenth.
         max_requeue_delay: Seconds, 0 to 3600: upper bound of that product, before the tenth.
@@ -122,11 +125,11 @@ class Reader:
         lookupd_poll_jitter: Part of the interval, 0 to 1. Each wait is moved by up to half of it,
             to either side.
         lookupd_authorization: A bearer token for each nsqlookupd; not together with user info in a
-            URL.
+            URL. None means no token.
         lookupd_session: A function that returns a new ``requests.Session``, for proxies, retries,
             other TLS or another way to authenticate. It is called once for each nsqlookupd, and by
             ``ensure_channel()``. The session is closed when its thread ends. Its settings replace
-            the ``tls_`` files.
+            the ``tls_`` files. None means a session with these files.
         low_rdy_idle_timeout: Seconds, 0.1 to 300, without a message after which an nsqd lends its
             RDY to others. With more nsqds than ``max_in_flight`` it is an upper bound: an nsqd
             without a message loses its turn after 0.02 to 0.25 s.
@@ -142,8 +145,8 @@ class Reader:
             handler, or None. If it raises, the message is requeued. ``'discard'`` instead: the
             message is finished.
         dead_letter_topic: Another topic, to which the bodies of given up messages are published
-            before they are finished. With neither this nor ``on_giving_up``, such messages wait in
-            nsqd and come again every ``max_requeue_delay``.
+            before they are finished. None means no such topic. Without ``on_giving_up``, too, such
+            messages wait in nsqd and come again every ``max_requeue_delay``.
         retry_on: Exceptions after which a message is tried again. None means all that are in
             neither of the next two. If it is given, an exception in none of the three lists means
             ``Reject``. Of a base class and a subclass, the nearer one decides.
@@ -162,7 +165,7 @@ class Reader:
             ``on_expired`` in place of the handler, by the clocks of nsqd and this machine. None
             means never.
         on_expired: ``'dead_letter'``, ``'discard'``, or a function that takes the place of the
-            handler for such a message. Needed with ``max_age``.
+            handler for such a message. Needed with ``max_age``, and None without it.
         rate_limit: Upper bound of messages a second, 0.001 to 1,000,000, for this Reader. Further
             messages wait in nsqd, where other consumers can have them. None means no limit.
         rate_burst: Messages that may come at once after a quiet time, 1 or more. None means those
@@ -175,9 +178,10 @@ class Reader:
             may handle any message. Without it on both, a ReaderGroup and the commands of Django and
             Flask refuse the two.
         middleware: A list of Middlewares, the first one outermost.
-        observer: An Observer, or a list of them.
+        observer: An Observer, or a list of them; None: none.
         runtime: ``'threads'`` or ``'gevent'``; None: by what is patched when the reader starts.
-        options: A ConnectionOptions, or give its fields as keywords; not both.
+        options: A ConnectionOptions, or give its fields as keywords; not both. None means the
+            keywords.
         **connection_options: The fields of ConnectionOptions.
 
     Raises:

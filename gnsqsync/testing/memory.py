@@ -23,10 +23,14 @@ __all__ = ["CapturedMessage", "MemoryWriter"]
 
 @dataclass(frozen=True, slots=True)
 class CapturedMessage:
-    """A published message: ``topic`` (str), ``body`` (bytes) and ``defer`` (seconds or None).
+    """A published message. A test may pass it to a handler in place of a delivered one.
 
-    ``headers`` is a dict, empty if the Writer has no headers. A test may pass this object to a
-    handler in place of a message; ``attempts`` exists for that.
+    Attributes:
+        topic: Name of the topic.
+        body: bytes, without an envelope.
+        defer: Seconds until nsqd would deliver it; None: at once.
+        attempts: Number of the delivery, for handlers that read it.
+        headers: Names and values; empty if the Writer has no headers.
     """
 
     topic: str

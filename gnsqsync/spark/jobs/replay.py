@@ -91,7 +91,7 @@ def replay(
         archive: The path or URL of an archive.
         topic: The topic to publish to.
         state: A folder or URL that driver and executors share. It keeps the parts, and a record of
-            each finished part. Required unless ``dry_run``.
+            each finished part. None is for ``dry_run`` only.
         options: Options of the sink, such as nsqdTcpAddresses. Default: none.
         topics: Topics of the archive. Default: all.
         start: Only messages published at this time or later; an aware datetime. Default: no limit.
