@@ -352,7 +352,11 @@ class Message:
         return self._not_in_flight("touch")
 
     def detach(self) -> None:
-        """Keep the message after the handler returns. Any thread may answer it later."""
+        """Keep the message after the handler returns, to answer it later.
+
+        Threads:
+            The handler calls it. Any thread may then answer the message.
+        """
         self._status |= DETACHED
 
     def json(self) -> Any:

@@ -20,9 +20,12 @@ class Observer:
     """Hooks that a Reader or Writer calls. Override some, and pass the object as ``observer=``.
 
     A Writer calls ``connected``, ``lost``, ``lookup_failed``, ``lookup_recovered``, ``published``
-    and ``publish_failed``; a Reader calls all but the last two. The hooks are called outside all
-    locks, on the thread where the event happened, and should return soon. Their exceptions are
-    logged and change nothing.
+    and ``publish_failed``; a Reader calls all but the last two. The hooks should return soon. Their
+    exceptions are logged and change nothing.
+
+    Threads:
+        A hook is called on the thread where the event happened, outside all locks, and perhaps on
+        several threads at the same time.
     """
 
     def connected(self, nsqd_address: str) -> None:

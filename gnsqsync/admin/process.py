@@ -27,6 +27,9 @@ class Nsqadmin(ServerProcess):
 
     Raises:
         ConfigError: A value is not allowed.
+
+    Threads:
+        One thread at a time may call it.
     """
 
     options: ClassVar[type[AdminOptions]] = AdminOptions

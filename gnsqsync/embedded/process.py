@@ -48,6 +48,9 @@ class Nsqd(_TCPServer):
 
     Raises:
         ConfigError: A value is not allowed.
+
+    Threads:
+        One thread at a time may call it.
     """
 
     options: ClassVar[type[NsqdOptions]] = NsqdOptions
@@ -108,6 +111,9 @@ class Nsqlookupd(_TCPServer):
 
     Raises:
         ConfigError: A value is not allowed.
+
+    Threads:
+        One thread at a time may call it.
     """
 
     options: ClassVar[type[LookupdOptions]] = LookupdOptions

@@ -274,8 +274,11 @@ class NSQ:
                 ``"eager"``. Default: False.
 
         Yields:
-            The list of messages. It grows with each publish, on any thread. Each message has
-            ``topic``, ``body``, ``defer`` and ``json()``.
+            The list of messages. It grows with each publish. Each message has ``topic``, ``body``,
+            ``defer`` and ``json()``.
+
+        Threads:
+            Publishes of any thread are captured.
         """
         if app is None:
             app = current_app._get_current_object()  # type: ignore[attr-defined]

@@ -357,7 +357,7 @@ class Reader:
         return run.join(None)
 
     def stop(self, timeout: float = 30.0) -> None:
-        """Ask the reader to end, and return at once. Signal handlers and handlers may call it.
+        """Ask the reader to end, and return at once.
 
         A second call can only shorten the time; ``stop(0)`` forces. A reader that is stopped before
         ``start()`` ends as soon as it begins.
@@ -367,6 +367,9 @@ class Reader:
 
         Raises:
             ConfigError: The timeout is negative or not a number.
+
+        Threads:
+            Any thread may call it, and so may signal handlers and handlers of messages.
         """
         check_duration("timeout", timeout)
         self._stop_asked = timeout
@@ -405,7 +408,7 @@ class Reader:
     # -- servers ---------------------------------------------------------------------------------
 
     def add_nsqd(self, address: NsqdAddress) -> None:
-        """Consume from this nsqd, too. From any thread, before or after ``start()``.
+        """Consume from this nsqd, too.
 
         Nothing changes if the nsqd is known already, or if an error is raised.
 
@@ -415,11 +418,14 @@ class Reader:
         Raises:
             ConfigError: The address is not valid, or on gevent this is not the OS thread of
                 ``start()``.
+
+        Threads:
+            Any thread may call it, before or after ``start()``.
         """
         self._change(self._nsqds, parse_address(address), True, self._want_nsqd)
 
     def remove_nsqd(self, address: NsqdAddress) -> None:
-        """Stop consuming from this nsqd, and return at once. From any thread, as ``add_nsqd``.
+        """Stop consuming from this nsqd, and return at once.
 
         Its connection gets CLS and closes after handlers at work have finished; other messages are
         requeued. Redials end. While an nsqlookupd lists the nsqd, the next answer brings it back.
@@ -429,11 +435,14 @@ class Reader:
 
         Raises:
             ConfigError: As in ``add_nsqd``.
+
+        Threads:
+            Any thread may call it, before or after ``start()``.
         """
         self._change(self._nsqds, parse_address(address), False, self._want_nsqd)
 
     def add_lookupd(self, url: str) -> None:
-        """Ask this nsqlookupd, too, from now on. From any thread, before or after ``start()``.
+        """Ask this nsqlookupd, too, from now on.
 
         Args:
             url: As one of ``lookupd_http_addresses``.
@@ -441,6 +450,9 @@ class Reader:
         Raises:
             ConfigError: The URL is not valid, or on gevent this is not the OS thread of
                 ``start()``.
+
+        Threads:
+            Any thread may call it, before or after ``start()``.
         """
         (lookupd,) = http_urls([url])
         # Raises ConfigError if user info, token and TLS files do not fit together.
@@ -448,7 +460,7 @@ class Reader:
         self._change(self._lookupds, lookupd, True, self._want_lookupd)
 
     def remove_lookupd(self, url: str) -> None:
-        """Stop asking this nsqlookupd, and ignore what it listed. As ``add_lookupd``.
+        """Stop asking this nsqlookupd, and ignore what it listed.
 
         Connections live on. After its end, a connection is dialled again only if another nsqlookupd
         lists its nsqd.
@@ -458,6 +470,9 @@ class Reader:
 
         Raises:
             ConfigError: As in ``add_lookupd``.
+
+        Threads:
+            Any thread may call it, before or after ``start()``.
         """
         (lookupd,) = http_urls([url])
         self._change(self._lookupds, lookupd, False, self._want_lookupd)
@@ -465,10 +480,10 @@ class Reader:
     def ensure_channel(self, timeout: float = 10.0) -> None:
         """Create the topic and channel now, so that messages published later are kept. Blocks.
 
-        From any thread, before or after ``start()``. The channel is registered at every nsqlookupd,
-        for nsqds that get the topic later. It is created at the nsqds that have the topic, over
-        HTTP or else by a short SUB. At the ``nsqd_tcp_addresses``, whose HTTP port is not known, it
-        is created by a short SUB. One nsqlookupd out of several is enough.
+        The channel is registered at every nsqlookupd, for nsqds that get the topic later. It is
+        created at the nsqds that have the topic, over HTTP or else by a short SUB. At the
+        ``nsqd_tcp_addresses``, whose HTTP port is not known, it is created by a short SUB. One
+        nsqlookupd out of several is enough.
 
         Args:
             timeout: Seconds for all of it, 0.001 or more.
@@ -476,6 +491,9 @@ class Reader:
         Raises:
             ConnectionLost: A server could not be reached; the text says which.
             ConfigError: The channel is ephemeral.
+
+        Threads:
+            Any thread may call it, before or after ``start()``.
         """
         check_duration("timeout", timeout, 0.001)
         ChannelMaker(self._current_setup(), choose(self._setup.runtime), timeout).run()
@@ -517,11 +535,19 @@ class Reader:
     # -- flow ------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Set RDY 0 everywhere at once. Connections stay; delivered messages are still handled."""
+        """Set RDY 0 everywhere at once. Connections stay; delivered messages are still handled.
+
+        Raises:
+            ClosedError: The reader was not started.
+        """
         self._running().subscription.set_paused(True)
 
     def resume(self) -> None:
-        """End a pause."""
+        """End a pause.
+
+        Raises:
+            ClosedError: The reader was not started.
+        """
         self._running().subscription.set_paused(False)
 
     def set_max_in_flight(self, count: int) -> None:
@@ -548,7 +574,14 @@ class Reader:
         return run is not None and run.subscription.pauses.backoff.level > 0
 
     def stats(self) -> ReaderStats:
-        """Return the counters and connections of this moment. From any thread."""
+        """Return the counters and connections of this moment.
+
+        Raises:
+            ClosedError: The reader was not started.
+
+        Threads:
+            Any thread may call it.
+        """
         return self._running().stats()
 
     @property
@@ -557,12 +590,15 @@ class Reader:
         return self._setup.flow.time_limit
 
     def health(self, handler_limit: float | None = None) -> Health:
-        """Return what hangs, and why no message can come. From any thread; it waits for no lock.
+        """Return what hangs, and why no message can come.
 
         Before the start and after ``stop()``, whose time is limited, nothing hangs.
 
         Args:
             handler_limit: Seconds that a handler may run, 0 or more; None: for ever.
+
+        Threads:
+            Any thread may call it. It waits for no lock.
         """
         run, found = self._run, Health()
         if run is not None and self._stop_asked is None:
@@ -654,7 +690,7 @@ class Reader:
     def finish(self, messages: Iterable[Message]) -> int:
         """Finish all these messages, in one write for each nsqd. Return how many were finished.
 
-        Cheaper than ``finish()`` of each message. From any thread.
+        This costs less than ``finish()`` of each message.
 
         Args:
             messages: Any messages of this Reader.
@@ -662,6 +698,12 @@ class Reader:
         Returns:
             The number of finished messages. The others were answered before, or timed out, or lost
             their connection; nsqd delivers those again.
+
+        Raises:
+            ClosedError: The reader was not started.
+
+        Threads:
+            Any thread may call it.
         """
         self._running()
         return sum(

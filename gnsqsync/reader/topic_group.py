@@ -62,6 +62,9 @@ class TopicGroup(Group):
     Raises:
         ConfigError: A value is not allowed. An error of ``make_reader`` stops all Readers, and
             ``join()`` raises it.
+
+    Threads:
+        Any thread or greenlet may call each method.
     """
 
     @checks_names

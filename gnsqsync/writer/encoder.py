@@ -56,7 +56,7 @@ class Encoder:
         publish_many: Publishes several messages without middlewares.
 
     Threads:
-        As the Writer. Only ``publish`` talks to an nsqd.
+        Any thread may use it, as the Writer. Only ``publish`` talks to an nsqd.
     """
 
     __slots__ = ("_around", "_encode", "_max_size", "_publish_many", "_publish_one")

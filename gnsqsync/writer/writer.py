@@ -398,7 +398,7 @@ class Writer:
     # -- lifecycle -------------------------------------------------------------------------------
 
     def connect(self, timeout: float | None = None) -> None:
-        """Connect to every nsqd now, side by side. Raises NotSent if none is reached in time.
+        """Connect to every nsqd now, side by side.
 
         Args:
             timeout: Seconds; None: ``publish_timeout``.
@@ -410,7 +410,7 @@ class Writer:
         self._publisher().pool.connect(self._timeout(timeout))
 
     def ping(self, timeout: float | None = None) -> None:
-        """Connect if need be and send a NOP. Raises NotSent if no nsqd can be reached.
+        """Connect if need be, and send a NOP.
 
         nsqd does not answer a NOP, so this does not detect a peer that vanished silently. That is
         noticed after two heartbeat intervals, as always.
@@ -431,28 +431,29 @@ class Writer:
         return publisher is not None and publisher.pool.is_connected
 
     def stats(self) -> WriterStats:
-        """Return the counters and connections of this process. Raises ClosedError after close().
-
-        Any thread may call it, on gevent, too: it starts nothing.
-
-        Returns:
-            Counters and connections of this moment.
+        """Return the counters and connections of this process at this moment.
 
         Raises:
             ClosedError: The Writer is closed.
+
+        Threads:
+            Any thread may call it, on gevent, too: it starts nothing.
         """
         publisher = self._by_process.get(os.getpid())
         self._check_open()
         return publisher.stats() if publisher is not None else _NO_STATS
 
     def health(self, name: str = "the Writer") -> Health:
-        """Return what hangs in this process. From any thread; it waits for no lock.
+        """Return what hangs in this process.
 
         Before the first publish and after ``close()``, whose time is limited, nothing hangs. It is
         not ready after ``close()``.
 
         Args:
             name: Name of the Writer in the sentences.
+
+        Threads:
+            Any thread may call it. It waits for no lock.
         """
         publisher = self._by_process.get(os.getpid())
         if self._closed:

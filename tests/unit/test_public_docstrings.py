@@ -20,10 +20,12 @@ from typing import Any
 
 import pytest
 
+from gnsqsync.errors import ClosedError, ConfigError, ProtocolError
 from tests.support.api import PUBLIC
 
-# Classes whose objects several threads share. Their docstring says which calls any thread may make.
+# Classes whose objects several threads share, or might try to share: "Threads:" says who may call.
 SHARED = (
+    "gnsqsync.Encoder",
     "gnsqsync.KeyWindow",
     "gnsqsync.LookupdHTTP",
     "gnsqsync.Message",
@@ -34,7 +36,15 @@ SHARED = (
     "gnsqsync.ReaderGroup",
     "gnsqsync.TopicGroup",
     "gnsqsync.Writer",
+    "gnsqsync.admin.Admin",
+    "gnsqsync.admin.Nsqadmin",
+    "gnsqsync.contrib.sqlalchemy.Inbox",
+    "gnsqsync.contrib.sqlalchemy.Outbox",
+    "gnsqsync.contrib.sqlalchemy.Relay",
     "gnsqsync.dead_letters.DeadLetters",
+    "gnsqsync.embedded.Nsqd",
+    "gnsqsync.embedded.Nsqlookupd",
+    "gnsqsync.flask.NSQ",
     "gnsqsync.prometheus.Metrics",
 )
 # The entry of a number says what is counted, and from where to where if that is not plain.
@@ -329,6 +339,49 @@ def test_each_error_that_a_function_raises_itself_is_told() -> None:
 
 @pytest.mark.parametrize("name", SHARED)
 def test_a_shared_class_says_which_thread_may_call(name: str) -> None:
-    module, _, attribute = name.rpartition(".")
-    shared = getattr(importlib.import_module(module), attribute)
-    assert re.search(r"Threads:|\bthread", inspect.getdoc(shared) or "")
+    shared = next((thing for thing in found() if thing.name == name), None)
+    if shared is None:
+        pytest.skip(f"{name} cannot be imported here")
+    assert "\nThreads:\n    " in shared.text
+
+
+def test_a_function_tells_of_threads_below_their_head() -> None:
+    def rule(thing: Public) -> str:
+        before = thing.text.partition("\nThreads:\n")[0]
+        return "above Threads:" if re.search(r"\bany thread\b", before, re.IGNORECASE) else ""
+
+    assert failing(rule, functions()) == []
+
+
+def sample(one: int, *, two: float | None = None) -> int:
+    """Return one number of several.
+
+    Args:
+        one: Bytes of
+            several lines.
+        two: Seconds; None: no limit.
+
+    Raises:
+        ConfigError: Never.
+    """
+    try:
+        if two is not None:
+            raise ConfigError("caught here")
+    except ValueError:
+        raise ProtocolError("not caught here") from None
+    else:
+        raise ClosedError("not caught, either")
+
+    def later() -> None:
+        raise KeyError(one)
+
+
+def test_entries_and_errors_are_read_as_they_stand() -> None:
+    thing = Public("sample", sample)
+    assert thing.summary == "Return one number of several."
+    assert thing.entries("Args") == {
+        "one": "Bytes of several lines.",
+        "two": "Seconds; None: no limit.",
+    }
+    assert thing.entries("Args", "Raises").keys() == {"one", "two", "ConfigError"}
+    assert raised_by(sample) == {ProtocolError, ClosedError}

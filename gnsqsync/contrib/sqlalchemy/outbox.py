@@ -65,7 +65,10 @@ class Outbox:
         table: The table, for migrations.
 
     Raises:
-        ConfigError: ``writer`` is none.
+        ConfigError: ``writer`` is neither a Writer nor a function.
+
+    Threads:
+        Any thread may use it, each with a session of its own.
     """
 
     @checks_names
