@@ -102,7 +102,7 @@ class KeyWindow(Middleware):
         """Handle the first message of a key, and skip the handler for the others.
 
         Args:
-            message: The message.
+            message: The message for the handler.
             handler: The function that the Reader was given.
             proceed: Calls the next middleware or the handler.
 

@@ -81,7 +81,7 @@ class Middleware:
         context, which the log line about its failure has, too.
 
         Args:
-            message: The message.
+            message: The message for the handler.
             handler: The function that the Reader was given.
             proceed: Calls the next middleware or the handler. Call it once.
 

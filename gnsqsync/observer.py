@@ -43,7 +43,7 @@ class Observer:
 
         Args:
             nsqd_address: ``host:port`` of the nsqd.
-            reason: The error.
+            reason: The error that ended the connection, or the attempt to make it.
         """
 
     def lookup_failed(self, url: str, reason: Exception) -> None:
@@ -51,7 +51,7 @@ class Observer:
 
         Args:
             url: URL of the nsqlookupd, without user info.
-            reason: The error.
+            reason: The error of the last request to it.
         """
 
     def lookup_recovered(self, url: str) -> None:
@@ -73,7 +73,7 @@ class Observer:
         """Called when a message is given up and finished: max_attempts, max_deliveries, Reject.
 
         Args:
-            message: The message.
+            message: The message that was given up.
             error: Exception of its handler; None if ``message.requeue()`` was called outside of an
                 ``except``, or no handler ran.
         """
@@ -82,7 +82,7 @@ class Observer:
         """Called when a message is finished because of ``Discard``, or an error that means it.
 
         Args:
-            message: The message.
+            message: The message that was discarded.
             error: Exception of its handler.
         """
 

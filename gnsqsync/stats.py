@@ -80,8 +80,8 @@ class ReaderStats:
     """A Reader at one moment. Counters run since ``start()``, over lost connections, too.
 
     Attributes:
-        topic: The topic.
-        channel: The channel.
+        topic: Name of the topic.
+        channel: Name of the channel.
         connections: One entry for each connection.
         received: Messages that arrived.
         finished: FINs that were sent.

@@ -119,7 +119,7 @@ class Admin:
         """Answer one request by the rules of WSGI (PEP 3333).
 
         Args:
-            environ: The request.
+            environ: The request, as the server of the application gives it.
             start_response: Takes the status and the headers.
 
         Returns:

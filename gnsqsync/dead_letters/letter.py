@@ -73,7 +73,7 @@ class DeadLetter:
         The Reader of the message may have ``headers=True`` or not.
 
         Args:
-            message: The message.
+            message: The message as a Reader of the topic of dead letters got it.
         """
         headers, body = message.headers, message.body
         if not message._is_opened:
@@ -166,7 +166,7 @@ class Filter:
         """Return True if the letter meets all conditions.
 
         Args:
-            letter: The letter.
+            letter: The letter to look at.
             now: The time from which ages count. Default: the time of this machine.
         """
         if self.ids and not {letter.id, letter.message_id} & set(self.ids):

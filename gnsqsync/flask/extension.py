@@ -73,7 +73,7 @@ class NSQ:
         """Check the config, and add the commands ``flask nsq``. Connects to nothing.
 
         Args:
-            app: The application.
+            app: The application to which the commands and the state are added.
 
         Raises:
             ConfigError: A ``NSQ_`` key is wrong, the options of a registered handler do not fit the

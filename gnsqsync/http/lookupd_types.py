@@ -89,7 +89,7 @@ class LookupResult:
 
     Attributes:
         channels: Names of the channels.
-        producers: The nsqds.
+        producers: The nsqds that have the topic.
     """
 
     channels: tuple[str, ...]

@@ -194,7 +194,7 @@ class TopicStats:
 
     Attributes:
         topic_name: Name of the topic.
-        channels: The channels.
+        channels: The channels of the topic, by name.
         depth: Number of messages that wait in the topic itself.
         backend_depth: Number of these messages that wait on disk.
         message_count: Number of messages published.

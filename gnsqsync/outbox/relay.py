@@ -69,7 +69,7 @@ class Relay:
     relays publish the same rows.
 
     Args:
-        store: The outbox.
+        store: The outbox whose rows are published.
         batch: Rows of a transaction, 1 or more.
         max_attempts: Number of refusals by nsqd after which a message has failed for good, 1 or
             more. An nsqd that cannot be reached does not count.

@@ -30,7 +30,7 @@ class Prepared:
     """A message that a Writer has checked, ready to be stored.
 
     Attributes:
-        topic: The topic.
+        topic: Name of the topic.
         body: bytes, without an envelope.
         headers: Names and values without the key; None if the Writer has no headers.
         key: Stays the same through retries. A Writer without headers does not send it.
@@ -166,7 +166,7 @@ class Encoder:
         """Publish sealed messages; return when nsqd has said OK. Run no middleware again.
 
         Args:
-            topic: The topic.
+            topic: Name of the topic.
             sealed: The messages, as ``seal`` returned them. One is a PUB, several are few MPUBs.
             timeout: Seconds; None: the Writer's ``publish_timeout``.
 

@@ -283,6 +283,15 @@ def test_no_entry_is_for_an_argument_that_is_not_there() -> None:
     assert failing(rule, callables()) == []
 
 
+def test_no_entry_only_repeats_its_type() -> None:
+    def rule(thing: Public) -> str:
+        told = thing.entries("Args", "Attributes", "Returns")
+        empty = [name for name, text in told.items() if re.fullmatch(r"(The|An?) \w+\.|", text)]
+        return f"nothing on {empty}" if empty else ""
+
+    assert failing(rule, callables()) == []
+
+
 def test_each_number_has_its_unit() -> None:
     def rule(thing: Public) -> str:
         told = thing.entries("Args", "Attributes")

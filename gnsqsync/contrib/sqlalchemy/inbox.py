@@ -176,7 +176,7 @@ class Inbox:
         The markers are deleted in several transactions, so that no handler waits for long.
 
         Args:
-            engine: The database.
+            engine: The database that has the markers.
             older_than: Age of the markers. It must be longer than any message waits in nsqd, in an
                 outbox or among dead letters.
             batch: Markers of one transaction, 1 or more. Default: 1000.

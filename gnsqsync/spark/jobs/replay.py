@@ -87,7 +87,7 @@ def replay(
     current part twice.
 
     Args:
-        spark: The session.
+        spark: The session of Spark that runs the job.
         archive: The path or URL of an archive.
         topic: The topic to publish to.
         state: A folder or URL that driver and executors share. It keeps the parts, and a record of
