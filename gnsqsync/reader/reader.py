@@ -145,8 +145,8 @@ class Reader:
             handler, or None. If it raises, the message is requeued. ``'discard'`` instead: the
             message is finished.
         dead_letter_topic: Another topic, to which the bodies of given up messages are published
-            before they are finished. None means no such topic. Without ``on_giving_up``, too, such
-            messages wait in nsqd and come again every ``max_requeue_delay``.
+            before they are finished. None: such messages wait in nsqd and come again every
+            ``max_requeue_delay``, unless ``on_giving_up`` decides otherwise.
         retry_on: Exceptions after which a message is tried again. None means all that are in
             neither of the next two. If it is given, an exception in none of the three lists means
             ``Reject``. Of a base class and a subclass, the nearer one decides.
@@ -180,8 +180,8 @@ class Reader:
         middleware: A list of Middlewares, the first one outermost.
         observer: An Observer, or a list of them; None: none.
         runtime: ``'threads'`` or ``'gevent'``; None: by what is patched when the reader starts.
-        options: A ConnectionOptions, or give its fields as keywords; not both. None means the
-            keywords.
+        options: A ConnectionOptions, or give its fields as keywords; not both. None: the
+            keywords count.
         **connection_options: The fields of ConnectionOptions.
 
     Raises:
@@ -408,7 +408,7 @@ class Reader:
     # -- servers ---------------------------------------------------------------------------------
 
     def add_nsqd(self, address: NsqdAddress) -> None:
-        """Consume from this nsqd, too.
+        """Consume from this nsqd, too, before or after ``start()``.
 
         Nothing changes if the nsqd is known already, or if an error is raised.
 
@@ -418,9 +418,6 @@ class Reader:
         Raises:
             ConfigError: The address is not valid, or on gevent this is not the OS thread of
                 ``start()``.
-
-        Threads:
-            Any thread may call it, before or after ``start()``.
         """
         self._change(self._nsqds, parse_address(address), True, self._want_nsqd)
 
@@ -435,14 +432,11 @@ class Reader:
 
         Raises:
             ConfigError: As in ``add_nsqd``.
-
-        Threads:
-            Any thread may call it, before or after ``start()``.
         """
         self._change(self._nsqds, parse_address(address), False, self._want_nsqd)
 
     def add_lookupd(self, url: str) -> None:
-        """Ask this nsqlookupd, too, from now on.
+        """Ask this nsqlookupd, too, from now on, before or after ``start()``.
 
         Args:
             url: As one of ``lookupd_http_addresses``.
@@ -450,9 +444,6 @@ class Reader:
         Raises:
             ConfigError: The URL is not valid, or on gevent this is not the OS thread of
                 ``start()``.
-
-        Threads:
-            Any thread may call it, before or after ``start()``.
         """
         (lookupd,) = http_urls([url])
         # Raises ConfigError if user info, token and TLS files do not fit together.
@@ -470,9 +461,6 @@ class Reader:
 
         Raises:
             ConfigError: As in ``add_lookupd``.
-
-        Threads:
-            Any thread may call it, before or after ``start()``.
         """
         (lookupd,) = http_urls([url])
         self._change(self._lookupds, lookupd, False, self._want_lookupd)
@@ -480,10 +468,10 @@ class Reader:
     def ensure_channel(self, timeout: float = 10.0) -> None:
         """Create the topic and channel now, so that messages published later are kept. Blocks.
 
-        The channel is registered at every nsqlookupd, for nsqds that get the topic later. It is
-        created at the nsqds that have the topic, over HTTP or else by a short SUB. At the
-        ``nsqd_tcp_addresses``, whose HTTP port is not known, it is created by a short SUB. One
-        nsqlookupd out of several is enough.
+        This is possible before and after ``start()``. The channel is registered at every
+        nsqlookupd, for nsqds that get the topic later. The channel is created at the nsqds that
+        have the topic, over HTTP or else by a short SUB. At the ``nsqd_tcp_addresses``, whose HTTP
+        port is not known, it is created by a short SUB. One nsqlookupd out of several is enough.
 
         Args:
             timeout: Seconds for all of it, 0.001 or more.
@@ -491,9 +479,6 @@ class Reader:
         Raises:
             ConnectionLost: A server could not be reached; the text says which.
             ConfigError: The channel is ephemeral.
-
-        Threads:
-            Any thread may call it, before or after ``start()``.
         """
         check_duration("timeout", timeout, 0.001)
         ChannelMaker(self._current_setup(), choose(self._setup.runtime), timeout).run()
@@ -578,9 +563,6 @@ class Reader:
 
         Raises:
             ClosedError: The reader was not started.
-
-        Threads:
-            Any thread may call it.
         """
         return self._running().stats()
 
@@ -701,9 +683,6 @@ class Reader:
 
         Raises:
             ClosedError: The reader was not started.
-
-        Threads:
-            Any thread may call it.
         """
         self._running()
         return sum(
