@@ -262,15 +262,17 @@ class Message:
 
     @property
     def hard_deadline(self) -> float:
-        """Time after which no touch helps: nsqd's max_msg_timeout after the delivery.
+        """Time after which no touch helps, in seconds of ``time.monotonic()``.
 
-        In seconds of ``time.monotonic()`` (docs/protocol/timeouts#touch).
+        It is nsqd's max_msg_timeout after the delivery (docs/protocol/timeouts#touch).
         """
         return self._received_at + self._responder.max_msg_timeout
 
     @property
     def is_alive(self) -> bool:
-        """True if an answer can be sent: unanswered, not orphaned, not known to be too late.
+        """True if an answer can be sent, and is not known to be too late.
+
+        The message is unanswered, and its connection lives.
 
         nsqd tells of a timeout only when it refuses an answer; ``deadline`` says when it is due.
         """

@@ -102,7 +102,8 @@ class Middleware:
                 Writer's method.
 
         Returns:
-            The result of ``proceed``: None after nsqd's OK; a Future for ``publish_async()``.
+            The result of ``proceed``, which is None after nsqd's OK, or a Future for
+            ``publish_async()``.
 
         Threads:
             On the thread of the caller.

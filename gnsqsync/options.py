@@ -398,7 +398,7 @@ class ConnectionOptions:
 
     @property
     def uses_tls(self) -> bool:
-        """True if TLS is required: by ``tls``, or by one of the TLS files."""
+        """True if TLS is required, by ``tls`` or by one of the TLS files."""
         return bool(self.tls) or bool(self.tls_ca_file or self.tls_cert_file)
 
     def ssl_context(self) -> ssl.SSLContext:

@@ -228,7 +228,7 @@ class ServerProcess:
 
     @property
     def http_address(self) -> str:
-        """host:port of the HTTP listener. ``restart()`` keeps it."""
+        """``host:port`` of the HTTP listener. ``restart()`` keeps it."""
         return self._address("HTTP")
 
     @property

@@ -21,7 +21,7 @@ class _TCPServer(ServerProcess):
 
     @property
     def tcp_address(self) -> str:
-        """host:port of the TCP listener, or the path of its unix socket. ``restart()`` keeps it."""
+        """``host:port`` of the TCP listener, or the path of its socket. ``restart()`` keeps it."""
         return self._address("TCP")
 
     def _effective(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Nsqd(_TCPServer):
 
     @property
     def https_address(self) -> str:
-        """host:port of the HTTPS listener. ServerFailed without ``tls_cert``."""
+        """``host:port`` of the HTTPS listener. ServerFailed without ``tls_cert``."""
         return self._address("HTTPS")
 
     @property

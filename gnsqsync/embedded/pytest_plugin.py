@@ -49,17 +49,17 @@ class NsqCluster:
 
     @property
     def nsqd_tcp_addresses(self) -> tuple[str, ...]:
-        """host:port of each nsqd's TCP listener."""
+        """``host:port`` of each nsqd's TCP listener."""
         return tuple(nsqd.tcp_address for nsqd in self.nsqds)
 
     @property
     def nsqd_http_addresses(self) -> tuple[str, ...]:
-        """host:port of each nsqd's HTTP listener."""
+        """``host:port`` of each nsqd's HTTP listener."""
         return tuple(nsqd.http_address for nsqd in self.nsqds)
 
     @property
     def lookupd_http_addresses(self) -> tuple[str, ...]:
-        """host:port of the nsqlookupd's HTTP listener, as a tuple with one item."""
+        """``host:port`` of the nsqlookupd's HTTP listener, as a tuple with one item."""
         return (self.lookupd.http_address,)
 
 

@@ -84,12 +84,12 @@ class NsqdHTTP(HTTPClient):
         max_msg_size: Bytes of a message; equal to nsqd's flag.
         max_body_size: Bytes of an MPUB; equal to nsqd's flag.
         connect_timeout: Seconds, 0.001 or more, for the dial.
-        authorization: A bearer token; None: none.
+        authorization: A bearer token. None means no token.
         session: Your own ``requests.Session``; it is not closed. None: sessions of its own.
         trust_env: If True, proxy variables and .netrc count.
         tls_ca_file: PEM path, for https. None means the bundle of ``SSL_CERT_FILE``,
             ``REQUESTS_CA_BUNDLE`` or ``CURL_CA_BUNDLE``, or else that of certifi.
-        tls_cert_file: PEM path of a client certificate, for https; None: none.
+        tls_cert_file: PEM path of a client certificate, for https. None means no certificate.
         tls_key_file: PEM path of its key, for https. None: the key is in ``tls_cert_file``.
         tls_verify: If True, check the certificate.
         runtime: None: the request runs on the calling thread. ``'gevent'``: if sockets are not

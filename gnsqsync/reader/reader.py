@@ -178,7 +178,7 @@ class Reader:
             may handle any message. Without it on both, a ReaderGroup and the commands of Django and
             Flask refuse the two.
         middleware: A list of Middlewares, the first one outermost.
-        observer: An Observer, or a list of them; None: none.
+        observer: An Observer, or a list of them. None means no observer.
         runtime: ``'threads'`` or ``'gevent'``; None: by what is patched when the reader starts.
         options: A ConnectionOptions, or give its fields as keywords; not both. None: the
             keywords count.
@@ -549,7 +549,7 @@ class Reader:
 
     @property
     def is_starved(self) -> bool:
-        """True if nsqd may wait for answers: 85 % of some connection's RDY is in flight."""
+        """True if nsqd may wait for answers, as 85 % of some connection's RDY is in flight."""
         return self._running().subscription.is_starved
 
     @property
@@ -568,7 +568,7 @@ class Reader:
 
     @property
     def time_limit(self) -> float | None:
-        """Seconds after which a handler is interrupted; None: never."""
+        """Seconds after which a handler is interrupted, or None without a limit."""
         return self._setup.flow.time_limit
 
     def health(self, handler_limit: float | None = None) -> Health:

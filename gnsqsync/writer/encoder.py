@@ -94,7 +94,7 @@ class Encoder:
             topic: Name of the topic.
             body: bytes, or a str, which is sent as UTF-8; not empty.
             defer: Seconds, 0 to ``max_defer``; None: at once.
-            headers: Names and values, of a Writer with ``headers=True``; None: none.
+            headers: Names and values, of a Writer with ``headers=True``. None means no names.
 
         Raises:
             ConfigError: ``Writer.publish`` would refuse a value.

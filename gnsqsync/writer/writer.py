@@ -97,7 +97,7 @@ class Writer:
         headers: If True, each body goes into an envelope (docs/protocol/envelope), which Readers
             with ``headers=True`` open. The envelope counts for ``max_msg_size``.
         middleware: A list of Middlewares, the first one outermost.
-        observer: An Observer, or a list of them; None: none.
+        observer: An Observer, or a list of them. None means no observer.
         runtime: As in Reader.
         options: As in Reader.
         **connection_options: The fields of ConnectionOptions.

@@ -253,6 +253,16 @@ def test_each_summary_is_one_line_and_a_sentence() -> None:
     assert len(found()) > 200
 
 
+def test_no_colon_is_taken_for_the_end_of_a_type() -> None:
+    """The reference takes words before a colon for the type: of a property, and of a result."""
+    wrong = []
+    for thing in found():
+        lines = re.findall(r"^(?:Returns|Yields):\n(.*)", thing.text, re.MULTILINE)
+        lines += [thing.summary] if thing.is_property else []
+        wrong += [f"{thing}: {line}" for line in lines if ":" in re.sub(r"``.*?``", "", line)]
+    assert wrong == []
+
+
 def test_each_argument_has_an_entry() -> None:
     """A single argument may stand in the text instead, in double backquotes.
 
