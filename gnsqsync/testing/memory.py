@@ -47,9 +47,18 @@ class CapturedMessage:
 class MemoryWriter(Writer):
     """A Writer that takes the same options and makes the same checks, but connects to nothing.
 
-    ``messages``: returns the list that receives published messages; None: a list of its own.
-    ``deliver``: called with the messages of one call, once they are in the list. Any thread may
-    publish.
+    Args:
+        nsqd_tcp_addresses: As in Writer; checked, and never dialled.
+        messages: Returns the list that receives published messages. None means a list of its own.
+        deliver: Called with the messages of one call, once they are in the list. None means no
+            call.
+        **options: The options of a Writer. ``copies`` and ``copies_min`` do not count.
+
+    Raises:
+        ConfigError: A value is not allowed.
+
+    Threads:
+        Any thread may publish.
     """
 
     def __init__(
