@@ -296,6 +296,9 @@ class PublishError(NSQError):
 class NotSent(PublishError):
     """The message is at no nsqd, not even in part. Publishing again cannot duplicate it.
 
+    Args:
+        text: The sentence of the error.
+
     Attributes:
         causes: Errors at the nsqds that were tried, the newest last.
     """
@@ -310,8 +313,11 @@ class NotSent(PublishError):
 class Refused(PublishError):
     """nsqd answered with an error.
 
+    Args:
+        text: The sentence of the error.
+
     Attributes:
-        error: The ServerError.
+        error: The ServerError that nsqd sent.
         code: The E_ code of that error.
     """
 
@@ -330,6 +336,9 @@ class TooFewCopies(OutcomeUnknown):
 
     It will be delivered, unless those nsqds are lost. Publish it again with the same key: an inbox
     or KeyWindow that drops twins drops this one, too.
+
+    Args:
+        text: The sentence of the error.
 
     Attributes:
         nsqds: ``host:port`` of the nsqds that have it, one or more.

@@ -99,7 +99,15 @@ class KeyWindow(Middleware):
     def handle(
         self, message: Message, handler: Handler, proceed: Callable[[Message], object]
     ) -> object:
-        """Call ``proceed`` for ``handler``, and return its result, unless the key is known.
+        """Handle the first message of a key, and skip the handler for the others.
+
+        Args:
+            message: The message for the handler.
+            handler: The function that the Reader was given.
+            proceed: Calls the next middleware or the handler.
+
+        Returns:
+            The result of ``proceed``, or None if the key is known.
 
         Raises:
             Requeue: The twin of the message is not done yet.

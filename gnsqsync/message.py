@@ -159,10 +159,15 @@ class Responder(Protocol):
 
 
 class Message:
-    """A message as delivered to a handler.
+    """A message as delivered to a handler. A Reader makes it.
 
-    ``body`` (bytes), ``attempts`` (int, 1 on the first delivery), ``timestamp`` (int, nanoseconds
-    since the epoch at which nsqd accepted the publish).
+    Args:
+        id: The 16 hex digits that nsqd gave it, as bytes.
+        body: The body, without its envelope if the Reader opens envelopes.
+        attempts: Number of its deliveries, 1 on the first one.
+        timestamp: Nanoseconds since 1970 at which nsqd accepted the publish.
+        responder: The connection that delivered it, which takes the answers.
+        received_at: Seconds of ``time.monotonic()`` at which it arrived.
 
     Threads:
         A message may be answered from any thread.
@@ -257,15 +262,17 @@ class Message:
 
     @property
     def hard_deadline(self) -> float:
-        """Time after which no touch helps: nsqd's max_msg_timeout after the delivery.
+        """Time after which no touch helps, in seconds of ``time.monotonic()``.
 
-        In seconds of ``time.monotonic()`` (docs/protocol/timeouts#touch).
+        It is nsqd's max_msg_timeout after the delivery (docs/protocol/timeouts#touch).
         """
         return self._received_at + self._responder.max_msg_timeout
 
     @property
     def is_alive(self) -> bool:
-        """True if an answer can be sent: unanswered, not orphaned, not known to be too late.
+        """True if an answer can be sent, and is not known to be too late.
+
+        The message is unanswered, and its connection lives.
 
         nsqd tells of a timeout only when it refuses an answer; ``deadline`` says when it is due.
         """
@@ -347,7 +354,11 @@ class Message:
         return self._not_in_flight("touch")
 
     def detach(self) -> None:
-        """Keep the message after the handler returns. Any thread may answer it later."""
+        """Keep the message after the handler returns, to answer it later.
+
+        Threads:
+            The handler calls it. Any thread may then answer the message.
+        """
         self._status |= DETACHED
 
     def json(self) -> Any:

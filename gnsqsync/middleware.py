@@ -81,7 +81,7 @@ class Middleware:
         context, which the log line about its failure has, too.
 
         Args:
-            message: The message.
+            message: The message for the handler.
             handler: The function that the Reader was given.
             proceed: Calls the next middleware or the handler. Call it once.
 
@@ -102,7 +102,8 @@ class Middleware:
                 Writer's method.
 
         Returns:
-            The result of ``proceed``: None after nsqd's OK; a Future for ``publish_async()``.
+            The result of ``proceed``, which is None after nsqd's OK, or a Future for
+            ``publish_async()``.
 
         Threads:
             On the thread of the caller.

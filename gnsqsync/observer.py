@@ -20,9 +20,12 @@ class Observer:
     """Hooks that a Reader or Writer calls. Override some, and pass the object as ``observer=``.
 
     A Writer calls ``connected``, ``lost``, ``lookup_failed``, ``lookup_recovered``, ``published``
-    and ``publish_failed``; a Reader calls all but the last two. The hooks are called outside all
-    locks, on the thread where the event happened, and should return soon. Their exceptions are
-    logged and change nothing.
+    and ``publish_failed``; a Reader calls all but the last two. The hooks should return soon. Their
+    exceptions are logged and change nothing.
+
+    Threads:
+        A hook is called on the thread where the event happened, outside all locks, and perhaps on
+        several threads at the same time.
     """
 
     def connected(self, nsqd_address: str) -> None:
@@ -40,7 +43,7 @@ class Observer:
 
         Args:
             nsqd_address: ``host:port`` of the nsqd.
-            reason: The error.
+            reason: The error that ended the connection, or the attempt to make it.
         """
 
     def lookup_failed(self, url: str, reason: Exception) -> None:
@@ -48,7 +51,7 @@ class Observer:
 
         Args:
             url: URL of the nsqlookupd, without user info.
-            reason: The error.
+            reason: The error of the last request to it.
         """
 
     def lookup_recovered(self, url: str) -> None:
@@ -70,7 +73,7 @@ class Observer:
         """Called when a message is given up and finished: max_attempts, max_deliveries, Reject.
 
         Args:
-            message: The message.
+            message: The message that was given up.
             error: Exception of its handler; None if ``message.requeue()`` was called outside of an
                 ``except``, or no handler ran.
         """
@@ -79,7 +82,7 @@ class Observer:
         """Called when a message is finished because of ``Discard``, or an error that means it.
 
         Args:
-            message: The message.
+            message: The message that was discarded.
             error: Exception of its handler.
         """
 
@@ -102,7 +105,7 @@ class Observer:
             nsqd_address: ``host:port`` of the nsqd that they came from.
             finished: Number of finished messages.
             failed: Number of the others.
-            seconds: Time for all of them.
+            seconds: Seconds for all of them.
         """
 
     def published(self, topic: str, messages: int, seconds: float) -> None:
@@ -111,7 +114,7 @@ class Observer:
         Args:
             topic: Name of the topic.
             messages: Number of messages; 1, except for ``publish_many()``.
-            seconds: Time until the call returned, or its Future ended.
+            seconds: Seconds until the call returned, or its Future ended.
 
         Threads:
             For ``publish_async()``, called on the reading thread when nsqd has answered, unless the
@@ -128,7 +131,7 @@ class Observer:
         Args:
             topic: Name of the topic.
             messages: Number of messages.
-            seconds: Time until the call returned, or its Future ended.
+            seconds: Seconds until the call returned, or its Future ended.
             error: NotSent, Refused or OutcomeUnknown. Its ``acknowledged`` is the number of
                 messages that nsqd has confirmed all the same.
         """

@@ -301,19 +301,23 @@ class ConnectionOptions:
             up, or the next heartbeat comes, but the embedded nsqd still sends them at once. To have
             each message at once from both, switch the buffer off: ``output_buffer_size=-1``.
         tls: True, or an ``ssl.SSLContext``. A server without TLS is then refused.
-        tls_ca_file: PEM path of the authorities to trust; implies ``tls``.
-        tls_cert_file: PEM path of the client certificate; implies ``tls``.
-        tls_key_file: PEM path of the certificate's key.
+        tls_ca_file: PEM path of the authorities to trust; implies ``tls``. None means the bundle of
+            ``SSL_CERT_FILE``, ``REQUESTS_CA_BUNDLE`` or ``CURL_CA_BUNDLE``, or else the system's.
+        tls_cert_file: PEM path of the client certificate; implies ``tls``. None: no certificate.
+        tls_key_file: PEM path of the certificate's key. None: the key is in ``tls_cert_file``.
         tls_verify: If True, check certificate and host name.
         tls_server_hostname: The name to check. None means the host of the address.
         snappy: If True, compress by Snappy; an nsqd without it is refused.
         deflate: If True, compress by DEFLATE; not together with ``snappy``.
-        deflate_level: 1 to 9; nsqd may lower it.
-        auth_secret: str, bytes, or a function that returns one and is called at each connect.
-        topology_region: Region of this client, for nsqds with topology-aware consumption.
-        topology_zone: Zone of this client, for the same.
-        local_addr: ``host`` or ``host:port`` to bind before dialling.
+        deflate_level: Level of the compression, 1 to 9; nsqd may lower it.
+        auth_secret: str, bytes, or a function that returns one and is called at each connect. None:
+            no AUTH.
+        topology_region: Region of this client, for nsqds with topology-aware consumption. None:
+            no region.
+        topology_zone: Zone of this client, for the same. None: no zone.
+        local_addr: ``host`` or ``host:port`` to bind before dialling. None: the kernel chooses.
         address_map: A dict or function from the ``host:port`` found to the ``host:port`` to dial.
+            None: the same.
         max_frame_size: Bytes, 1024 or more: the largest frame to accept from nsqd.
 
     Raises:
@@ -394,7 +398,7 @@ class ConnectionOptions:
 
     @property
     def uses_tls(self) -> bool:
-        """True if TLS is required: by ``tls``, or by one of the TLS files."""
+        """True if TLS is required, by ``tls`` or by one of the TLS files."""
         return bool(self.tls) or bool(self.tls_ca_file or self.tls_cert_file)
 
     def ssl_context(self) -> ssl.SSLContext:
@@ -433,7 +437,12 @@ class ConnectionOptions:
         )
 
     def secret(self) -> bytes | None:
-        """Return the AUTH secret as bytes. Calls a callable each time. ConfigError if unusable."""
+        """Return the AUTH secret as bytes, or None. Calls a callable each time.
+
+        Raises:
+            ConfigError: The secret is empty, is neither str nor bytes, or cannot be encoded as
+                UTF-8.
+        """
         secret = self.auth_secret() if callable(self.auth_secret) else self.auth_secret
         if secret is None:
             return None
@@ -444,7 +453,11 @@ class ConnectionOptions:
         return _utf8("auth_secret", secret) if isinstance(secret, str) else secret
 
     def local_address(self) -> Address | None:
-        """Return ``local_addr`` parsed; port 0 lets the kernel choose. ConfigError if invalid."""
+        """Return ``local_addr`` parsed, or None. Port 0 lets the kernel choose.
+
+        Raises:
+            ConfigError: The value is not ``host`` or ``host:port``.
+        """
         text = self.local_addr
         if text is None:
             return None

@@ -103,7 +103,11 @@ class Metrics:
 
     @classmethod
     def of(cls, registry: CollectorRegistry | None = None) -> Metrics:
-        """Return the Metrics of a registry, made now if missing; None: prometheus_client's own."""
+        """Return the Metrics of a registry. Make it if the registry has none.
+
+        Args:
+            registry: The registry. None means prometheus_client's own.
+        """
         return _made.get(id(REGISTRY if registry is None else registry)) or cls(registry)
 
     def counts(self, observers: Iterable[Observer]) -> bool:
@@ -126,7 +130,11 @@ class Metrics:
     def watch(self, watched: Reader | Writer, name: str = "default") -> None:
         """Show the ``stats()`` of an object from now on, as long as it lives. It is held weakly.
 
-        A Writer is called ``name``, and its publishes are timed. A watched object keeps its name.
+        Publishes of a Writer are timed. A watched object keeps its name.
+
+        Args:
+            watched: The Reader or Writer.
+            name: Label of the counts of a Writer. A Reader has its topic and channel.
         """
         if any(reference() is watched for _, reference in self._watched):
             return

@@ -34,9 +34,10 @@ class Histogram:
     """Counts of messages by the time that they took.
 
     Attributes:
-        bounds: Upper bound in seconds of each count but the last, rising. counts: Number of
-        messages within each bound and above the one before; the last is above all. total: Sum of
-        the seconds of all messages.
+        bounds: Upper bound in seconds of each count but the last, rising.
+        counts: Number of messages within each bound and above the one before; the last is above
+            all.
+        total: Sum of the seconds of all messages.
     """
 
     bounds: tuple[float, ...]
@@ -55,12 +56,12 @@ class ConnectionStats:
 
     Attributes:
         address: ``host:port`` of the nsqd.
-        rdy: The last RDY that was sent.
+        rdy: Number of messages in the last RDY that was sent.
         in_flight: Messages without an answer now.
         received: Messages that arrived.
         finished: FINs that were sent.
         requeued: REQs that were sent.
-        answers_failed: FIN, REQ and TOUCH that nsqd refused.
+        answers_failed: Number of FIN, REQ and TOUCH that nsqd refused.
         connected_seconds: Seconds since it was connected.
     """
 
@@ -79,17 +80,18 @@ class ReaderStats:
     """A Reader at one moment. Counters run since ``start()``, over lost connections, too.
 
     Attributes:
-        topic: The topic.
-        channel: The channel.
+        topic: Name of the topic.
+        channel: Name of the channel.
         connections: One entry for each connection.
         received: Messages that arrived.
         finished: FINs that were sent.
         requeued: REQs that were sent.
         gave_up: Messages finished because they were given up; not those that wait in nsqd.
         discarded: Messages finished because their handler raised ``Discard``.
-        answers_failed: FIN, REQ and TOUCH that nsqd refused, mostly because they came too late.
+        answers_failed: Number of FIN, REQ and TOUCH that nsqd refused, mostly because they came
+            too late.
         in_flight: Messages without an answer now.
-        max_in_flight: The limit now.
+        max_in_flight: Upper bound of unanswered messages now.
         is_paused: True while it is paused by ``pause()``.
         is_in_backoff: True while failures slow it down.
         backoff_level: Level of the backoff; 0 without one.
@@ -125,7 +127,8 @@ class StopResult:
 
     Attributes:
         unanswered: Messages in flight that nsqd will deliver again after their timeout.
-        workers_running: Handlers that did not return in time; their threads are abandoned.
+        workers_running: Number of handlers that did not return in time; their threads are
+            abandoned.
     """
 
     unanswered: int
@@ -183,7 +186,7 @@ class SlowHandler:
     Attributes:
         reader: ``topic/channel``.
         handler: Name of the handler.
-        seconds: Time since it began.
+        seconds: Seconds since it began.
         limit: Seconds that it may run.
         message: Id of the message, its attempts, and the nsqd; empty if no message is known.
         stack: Lines of code where the handler is; empty if it has ended meanwhile.

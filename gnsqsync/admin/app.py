@@ -57,6 +57,13 @@ class Admin:
 
     It opens no connection and starts no thread before the first request.
 
+    Args:
+        options: The flags of nsqadmin.
+        log: The log of the requests. None means one to stderr, by the flags.
+
+    Raises:
+        OptionsError: nsqadmin would not start with these options.
+
     Threads:
         Any thread or greenlet may call, several at a time.
     """
@@ -109,6 +116,15 @@ class Admin:
         self._app = App([*api.routes(), *pages], self.log)
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        """Answer one request by the rules of WSGI (PEP 3333).
+
+        Args:
+            environ: The request, as the server of the application gives it.
+            start_response: Takes the status and the headers.
+
+        Returns:
+            The parts of the body.
+        """
         began = time.monotonic()
         asked = {**environ, "PATH_INFO": self._path(environ.get("PATH_INFO") or "/")}
         response = self._as_page(asked, self._app.respond(asked))

@@ -89,7 +89,11 @@ class AdminOptions(Options):
         self.__dict__["base_path"] = posixpath.normpath("/" + path.lstrip("/"))
 
     def check(self) -> None:
-        """Raise OptionsError, with Go's text, for a value with which nsqadmin does not start."""
+        """Check the values as nsqadmin does before it starts.
+
+        Raises:
+            OptionsError: nsqadmin would not start. The text is that of the Go program.
+        """
         if not (self.lookupd_http_address or self.nsqd_http_address):
             raise OptionsError("--nsqd-http-address or --lookupd-http-address required")
         if self.lookupd_http_address and self.nsqd_http_address:
@@ -135,7 +139,11 @@ class AdminOptions(Options):
                 raise OptionsError(f"failed to read TLS root CA file {ca_file} - {error}") from None
 
     def config_network(self) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-        """Return the network that may use /config, or None for all networks. OptionsError."""
+        """Return the network that may use /config, or None for all networks.
+
+        Raises:
+            OptionsError: ``allow_config_from_cidr`` is not a network.
+        """
         text = self.allow_config_from_cidr
         if not text:
             return None

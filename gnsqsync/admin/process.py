@@ -20,13 +20,16 @@ class Nsqadmin(ServerProcess):
             chooses. ``restart()`` keeps the port.
         lookupd_http_addresses: The nsqlookupds to ask: a str or an iterable of str.
         nsqd_http_addresses: The nsqds to ask, if no nsqlookupds are given.
-        binary: The path of a real nsqadmin, which is started instead of this one.
+        binary: The path of a real nsqadmin, which is started instead of this one. None: this one.
         start_timeout: Seconds in which the server must listen.
         **flags: nsqadmin's flags with ``_`` for ``-``: durations in seconds, repeated flags as
             lists.
 
     Raises:
         ConfigError: A value is not allowed.
+
+    Threads:
+        One thread at a time may call it.
     """
 
     options: ClassVar[type[AdminOptions]] = AdminOptions

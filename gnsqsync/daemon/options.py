@@ -105,5 +105,12 @@ class Options:
         return f"{type(self).__name__}({values!r})"
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with other values."""
+        """Return a copy with other values.
+
+        Args:
+            **changes: The fields that differ, by name.
+
+        Raises:
+            TypeError: There is no field of such a name.
+        """
         return type(self)(**{**vars(self), **changes})

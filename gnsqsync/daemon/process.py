@@ -115,7 +115,8 @@ class ServerProcess:
     def start(self) -> Self:
         """Start the server, unless it runs, and return when it listens.
 
-        Raises ServerFailed if it ends, or does not listen within ``start_timeout`` seconds.
+        Raises:
+            ServerFailed: It ended, or did not listen within ``start_timeout`` seconds.
         """
         if self.is_running:
             return self
@@ -165,12 +166,23 @@ class ServerProcess:
         return self._exit_code
 
     def restart(self, timeout: float = 10.0) -> Self:
-        """Stop, then start on the same ports with the same data."""
+        """Stop, then start on the same ports with the same data.
+
+        Args:
+            timeout: Seconds for the stop, as in ``stop()``.
+
+        Raises:
+            ServerFailed: As in ``start()``.
+        """
         self.stop(timeout)
         return self.start()
 
     def close(self, timeout: float = 10.0) -> None:
-        """Stop, and remove the temporary folder. ``log`` stays readable."""
+        """Stop, and remove the temporary folder. ``log`` stays readable.
+
+        Args:
+            timeout: Seconds for the stop, as in ``stop()``.
+        """
         self.stop(timeout)
         self._last_log = self.log
         if self._finalizer is not None:
@@ -204,7 +216,11 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Process id of the running server. ServerFailed if it does not run."""
+        """Process id of the running server.
+
+        Raises:
+            ServerFailed: It does not run.
+        """
         process = self._child.process
         if process is None:
             raise ServerFailed(f"{self.options.program} is not running")
@@ -212,7 +228,7 @@ class ServerProcess:
 
     @property
     def http_address(self) -> str:
-        """host:port of the HTTP listener. ``restart()`` keeps it."""
+        """``host:port`` of the HTTP listener. ``restart()`` keeps it."""
         return self._address("HTTP")
 
     @property

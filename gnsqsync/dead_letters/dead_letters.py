@@ -195,7 +195,11 @@ class DeadLetters:
                 self._writers.popitem()[1].close()
 
     def stop(self) -> None:
-        """End the iteration after the current letter. From any thread or signal handler."""
+        """End the iteration after the current letter.
+
+        Threads:
+            Any thread and any signal handler may call it.
+        """
         self._is_stopped = True
         look = self._look
         if look is not None:

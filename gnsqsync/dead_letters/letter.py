@@ -32,7 +32,7 @@ class DeadLetter:
         channel: The channel that gave it up.
         origin_nsqd: ``host:port`` of the nsqd that delivered it to that channel.
         attempts: Number of its deliveries to that channel.
-        first_time: Time of its publish.
+        first_time: Time of its publish; None without headers.
         time: Time of its death; without headers the time at which nsqd got the letter.
         reason: The reason of its death in one line.
         error: The type of the exception, as ``builtins.ValueError``.
@@ -73,7 +73,7 @@ class DeadLetter:
         The Reader of the message may have ``headers=True`` or not.
 
         Args:
-            message: The message.
+            message: The message as a Reader of the topic of dead letters got it.
         """
         headers, body = message.headers, message.body
         if not message._is_opened:
@@ -166,7 +166,7 @@ class Filter:
         """Return True if the letter meets all conditions.
 
         Args:
-            letter: The letter.
+            letter: The letter to look at.
             now: The time from which ages count. Default: the time of this machine.
         """
         if self.ids and not {letter.id, letter.message_id} & set(self.ids):

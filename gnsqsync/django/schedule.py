@@ -89,13 +89,13 @@ def publish_after(
     """Have the message published after a delay, as ``publish_at()`` does at a time.
 
     Args:
-        topic: As for ``publish_at()``, like the others.
-        body: The message.
+        topic: As for ``publish_at()``.
+        body: As for ``publish_at()``.
         delay: A timedelta, or seconds, 0 or more; months are allowed.
-        key: For ``cancel()`` and ``reschedule()``.
-        alias: The entry of ``GNSQSYNC``.
-        headers: For ``message.headers``.
-        using: The alias of a database.
+        key: As for ``publish_at()``.
+        alias: As for ``publish_at()``.
+        headers: As for ``publish_at()``.
+        using: As for ``publish_at()``.
 
     Returns:
         The key.

@@ -26,8 +26,11 @@ def captured_messages(
             Default: False.
 
     Yields:
-        The list of messages. It grows with each publish, on any thread. Each message has ``topic``,
-        ``body``, ``defer`` and ``json()``.
+        The list of messages. It grows with each publish. Each message has ``topic``, ``body``,
+        ``defer`` and ``json()``.
+
+    Threads:
+        Publishes of any thread are captured.
     """
     writer = memory_writer(alias, eager=eager)
     before = replace_writer(alias, writer)

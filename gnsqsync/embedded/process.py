@@ -21,7 +21,7 @@ class _TCPServer(ServerProcess):
 
     @property
     def tcp_address(self) -> str:
-        """host:port of the TCP listener, or the path of its unix socket. ``restart()`` keeps it."""
+        """``host:port`` of the TCP listener, or the path of its socket. ``restart()`` keeps it."""
         return self._address("TCP")
 
     def _effective(self) -> dict[str, Any]:
@@ -38,16 +38,19 @@ class Nsqd(_TCPServer):
     Args:
         tcp_address: ``host:port``. None (the default): a port of 127.0.0.1 that the kernel chooses.
             ``restart()`` keeps the port.
-        http_address: The same for HTTP. An empty str: no HTTP.
+        http_address: ``host:port`` for HTTP; None as for ``tcp_address``. An empty str: no HTTP.
         lookupd_tcp_addresses: The nsqlookupds to register with: a str or an iterable of str.
         data_path: The folder of the data. None (the default): a temporary folder.
-        binary: The path of a real nsqd, which is started instead of the embedded one.
+        binary: The path of a real nsqd, which is started instead. None: the embedded one.
         start_timeout: Seconds in which the server must listen.
         **flags: nsqd's flags with ``_`` for ``-``: durations in seconds, sizes in bytes, repeated
             flags as lists.
 
     Raises:
         ConfigError: A value is not allowed.
+
+    Threads:
+        One thread at a time may call it.
     """
 
     options: ClassVar[type[NsqdOptions]] = NsqdOptions
@@ -74,7 +77,7 @@ class Nsqd(_TCPServer):
 
     @property
     def https_address(self) -> str:
-        """host:port of the HTTPS listener. ServerFailed without ``tls_cert``."""
+        """``host:port`` of the HTTPS listener. ServerFailed without ``tls_cert``."""
         return self._address("HTTPS")
 
     @property
@@ -101,13 +104,16 @@ class Nsqlookupd(_TCPServer):
     Args:
         tcp_address: ``host:port``. None (the default): a port of 127.0.0.1 that the kernel chooses.
             ``restart()`` keeps the port.
-        http_address: The same for HTTP.
-        binary: The path of a real nsqlookupd, which is started instead of the embedded one.
+        http_address: ``host:port`` for HTTP; None as for ``tcp_address``.
+        binary: The path of a real nsqlookupd, which is started instead. None: the embedded one.
         start_timeout: Seconds in which the server must listen.
         **flags: nsqlookupd's flags with ``_`` for ``-``: durations in seconds.
 
     Raises:
         ConfigError: A value is not allowed.
+
+    Threads:
+        One thread at a time may call it.
     """
 
     options: ClassVar[type[LookupdOptions]] = LookupdOptions

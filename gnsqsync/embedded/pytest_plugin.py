@@ -32,8 +32,12 @@ _MARKERS = (
 class NsqCluster:
     """Several nsqds that are registered with one nsqlookupd.
 
-    ``nsqds``, ``lookupd`` and ``admin`` are the running servers. ``admin`` is None unless the
-    marker asks for it. ``Reader`` and ``Writer`` take the tuples of addresses.
+    ``Reader`` and ``Writer`` take the tuples of addresses.
+
+    Attributes:
+        nsqds: The running nsqds.
+        lookupd: The running nsqlookupd.
+        admin: The running nsqadmin; None unless the marker asks for it.
     """
 
     def __init__(
@@ -45,22 +49,26 @@ class NsqCluster:
 
     @property
     def nsqd_tcp_addresses(self) -> tuple[str, ...]:
-        """host:port of each nsqd's TCP listener."""
+        """``host:port`` of each nsqd's TCP listener."""
         return tuple(nsqd.tcp_address for nsqd in self.nsqds)
 
     @property
     def nsqd_http_addresses(self) -> tuple[str, ...]:
-        """host:port of each nsqd's HTTP listener."""
+        """``host:port`` of each nsqd's HTTP listener."""
         return tuple(nsqd.http_address for nsqd in self.nsqds)
 
     @property
     def lookupd_http_addresses(self) -> tuple[str, ...]:
-        """host:port of the nsqlookupd's HTTP listener, as a tuple with one item."""
+        """``host:port`` of the nsqlookupd's HTTP listener, as a tuple with one item."""
         return (self.lookupd.http_address,)
 
 
 class NsqMessages:
-    """The fixture ``nsq_messages``: a function that reads the messages of this test's nsqds."""
+    """The fixture ``nsq_messages``: a function that reads the messages of this test's nsqds.
+
+    Args:
+        nsqds: The nsqds to read from.
+    """
 
     _CHANNEL = "nsq_messages"
 
@@ -72,11 +80,17 @@ class NsqMessages:
     ) -> list[Message]:
         """Return the messages of ``topic`` that were not returned before.
 
-        Each message has ``body`` and ``json()``. Without ``count`` the result is the messages that
-        nsqd has now: each whose publish has returned, except deferred ones. With ``count`` the call
-        returns as soon as there are ``count`` messages or more. AssertionError after ``timeout``
-        seconds. The first call makes a channel. If the code under test consumes the topic as well,
-        call this once before anything is published.
+        The first call makes a channel. If the code under test consumes the topic as well, call this
+        once before anything is published.
+
+        Args:
+            topic: Name of the topic.
+            count: Number of messages to wait for; more may come. None means the messages that nsqd
+                has now: each whose publish has returned, except deferred ones.
+            timeout: Seconds until the call gives up.
+
+        Raises:
+            AssertionError: Fewer messages came in time.
         """
         from gnsqsync import Reader
 

@@ -52,6 +52,16 @@ class NSQ:
     Use ``NSQ(app)``, or ``NSQ()`` at the top of a module and ``init_app(app)`` in the factory, for
     any number of applications. The state of an application is in ``app.extensions["gnsqsync"]``, so
     publishing needs an application context. Requests and ``flask`` commands have one.
+
+    Args:
+        app: The application, for ``init_app()``. None: call that later.
+
+    Raises:
+        ConfigError: As in ``init_app()``.
+        RuntimeError: As in ``init_app()``.
+
+    Threads:
+        Any thread with an application context may publish.
     """
 
     def __init__(self, app: Flask | None = None) -> None:
@@ -63,7 +73,7 @@ class NSQ:
         """Check the config, and add the commands ``flask nsq``. Connects to nothing.
 
         Args:
-            app: The application.
+            app: The application to which the commands and the state are added.
 
         Raises:
             ConfigError: A ``NSQ_`` key is wrong, the options of a registered handler do not fit the
@@ -264,8 +274,11 @@ class NSQ:
                 ``"eager"``. Default: False.
 
         Yields:
-            The list of messages. It grows with each publish, on any thread. Each message has
-            ``topic``, ``body``, ``defer`` and ``json()``.
+            The list of messages. It grows with each publish. Each message has ``topic``, ``body``,
+            ``defer`` and ``json()``.
+
+        Threads:
+            Publishes of any thread are captured.
         """
         if app is None:
             app = current_app._get_current_object()  # type: ignore[attr-defined]

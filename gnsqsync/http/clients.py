@@ -74,7 +74,7 @@ def _channel_params(topic: object, channel: object) -> dict[str, str]:
 
 
 class NsqdHTTP(HTTPClient):
-    """nsqd's HTTP API. Every method may be called from any thread.
+    """nsqd's HTTP API, with a method for each endpoint.
 
     Args:
         address: ``host``, ``host:port`` (4151 without a port), an http(s) URL, whose path, query
@@ -83,14 +83,14 @@ class NsqdHTTP(HTTPClient):
             answer together may take ten times that.
         max_msg_size: Bytes of a message; equal to nsqd's flag.
         max_body_size: Bytes of an MPUB; equal to nsqd's flag.
-        connect_timeout: Seconds, 0.001 or more.
-        authorization: A bearer token.
-        session: Your own ``requests.Session``; it is not closed.
+        connect_timeout: Seconds, 0.001 or more, for the dial.
+        authorization: A bearer token. None means no token.
+        session: Your own ``requests.Session``; it is not closed. None: sessions of its own.
         trust_env: If True, proxy variables and .netrc count.
         tls_ca_file: PEM path, for https. None means the bundle of ``SSL_CERT_FILE``,
             ``REQUESTS_CA_BUNDLE`` or ``CURL_CA_BUNDLE``, or else that of certifi.
-        tls_cert_file: PEM path, for https.
-        tls_key_file: PEM path, for https.
+        tls_cert_file: PEM path of a client certificate, for https. None means no certificate.
+        tls_key_file: PEM path of its key, for https. None: the key is in ``tls_cert_file``.
         tls_verify: If True, check the certificate.
         runtime: None: the request runs on the calling thread. ``'gevent'``: if sockets are not
             patched, it runs in gevent's pool of native threads.
@@ -101,6 +101,11 @@ class NsqdHTTP(HTTPClient):
         ConnectionLost: By each method: nsqd could not be reached, or did not answer in time.
         HTTPError: By each method: nsqd refused; ``code`` is its word, such as ``TOPIC_NOT_FOUND``.
         ProtocolError: By each method: the answer is not one of nsqd's.
+        ClosedError: By each method after ``close()``.
+
+    Threads:
+        Any thread may call every method. The request runs on the calling thread, unless ``runtime``
+        says otherwise.
     """
 
     default_port = NSQD_HTTP_PORT
@@ -124,7 +129,11 @@ class NsqdHTTP(HTTPClient):
         self._max_body_size = check_int("max_body_size", max_body_size, 1, unit=" bytes")
 
     def ping(self) -> str:
-        """Return ``OK``. HTTPError 500 ``NOK - <last disk error>`` if nsqd is not healthy."""
+        """Return ``OK`` if nsqd is healthy.
+
+        Raises:
+            HTTPError: 500 ``NOK - <last disk error>``: nsqd is not healthy.
+        """
         return self._get_text("/ping")
 
     def info(self) -> NsqdInfo:
@@ -232,7 +241,8 @@ class NsqdHTTP(HTTPClient):
             bodies: The messages, as in ``pub()``; one or more.
 
         Raises:
-            ConfigError: Together they are larger than ``max_body_size``.
+            ConfigError: ``bodies`` is empty or a single body, or the messages together are larger
+                than ``max_body_size``.
         """
         params = {**_topic_params(topic), "binary": "true"}
         if isinstance(bodies, (str, bytes, bytearray, memoryview)):
@@ -252,43 +262,115 @@ class NsqdHTTP(HTTPClient):
         self._post("/mpub", params, payload)
 
     def create_topic(self, topic: str) -> None:
-        """Create a topic. An existing topic is left as it is."""
+        """Create a topic. An existing topic is left as it is.
+
+        Args:
+            topic: Name of the topic.
+        """
         self._post("/topic/create", _topic_params(topic))
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic with its channels and messages. HTTPError 404 if there is none."""
+        """Delete a topic with its channels and messages.
+
+        Args:
+            topic: Name of the topic.
+
+        Raises:
+            HTTPError: 404 ``TOPIC_NOT_FOUND``: the topic does not exist.
+        """
         self._post("/topic/delete", _topic_params(topic))
 
     def empty_topic(self, topic: str) -> None:
-        """Throw away the messages that wait in the topic itself. Channels keep their messages."""
+        """Throw away the messages that wait in the topic itself. Channels keep their messages.
+
+        Args:
+            topic: Name of the topic.
+
+        Raises:
+            HTTPError: 404 ``TOPIC_NOT_FOUND``: the topic does not exist.
+        """
         self._post("/topic/empty", _topic_params(topic))
 
     def pause_topic(self, topic: str) -> None:
-        """Stop the flow from the topic into its channels."""
+        """Stop the flow from the topic into its channels.
+
+        Args:
+            topic: Name of the topic.
+
+        Raises:
+            HTTPError: 404 ``TOPIC_NOT_FOUND``: the topic does not exist.
+        """
         self._post("/topic/pause", _topic_params(topic))
 
     def unpause_topic(self, topic: str) -> None:
-        """Deliver from ``topic`` again, after ``pause_topic``."""
+        """Let messages flow from the topic into its channels again, after ``pause_topic()``.
+
+        Args:
+            topic: Name of the topic.
+
+        Raises:
+            HTTPError: 404 ``TOPIC_NOT_FOUND``: the topic does not exist.
+        """
         self._post("/topic/unpause", _topic_params(topic))
 
     def create_channel(self, topic: str, channel: str) -> None:
-        """Create a channel. HTTPError 404 TOPIC_NOT_FOUND if the topic does not exist."""
+        """Create a channel. An existing channel is left as it is.
+
+        Args:
+            topic: Name of the topic.
+            channel: Name of the channel.
+
+        Raises:
+            HTTPError: 404 ``TOPIC_NOT_FOUND``: the topic does not exist.
+        """
         self._post("/channel/create", _channel_params(topic, channel))
 
     def delete_channel(self, topic: str, channel: str) -> None:
-        """Delete ``channel`` of ``topic`` with its messages. Its consumers are disconnected."""
+        """Delete a channel with its messages. Its consumers are disconnected.
+
+        Args:
+            topic: Name of the topic.
+            channel: Name of the channel.
+
+        Raises:
+            HTTPError: 404 ``TOPIC_NOT_FOUND`` or ``CHANNEL_NOT_FOUND``: nsqd does not have it.
+        """
         self._post("/channel/delete", _channel_params(topic, channel))
 
     def empty_channel(self, topic: str, channel: str) -> None:
-        """Throw away the messages of ``channel`` of ``topic``, with those in flight."""
+        """Throw away the messages of a channel, with those in flight.
+
+        Args:
+            topic: Name of the topic.
+            channel: Name of the channel.
+
+        Raises:
+            HTTPError: 404 ``TOPIC_NOT_FOUND`` or ``CHANNEL_NOT_FOUND``: nsqd does not have it.
+        """
         self._post("/channel/empty", _channel_params(topic, channel))
 
     def pause_channel(self, topic: str, channel: str) -> None:
-        """Stop deliveries from ``channel`` of ``topic``, which still collects messages."""
+        """Stop deliveries from a channel, which still collects messages.
+
+        Args:
+            topic: Name of the topic.
+            channel: Name of the channel.
+
+        Raises:
+            HTTPError: 404 ``TOPIC_NOT_FOUND`` or ``CHANNEL_NOT_FOUND``: nsqd does not have it.
+        """
         self._post("/channel/pause", _channel_params(topic, channel))
 
     def unpause_channel(self, topic: str, channel: str) -> None:
-        """Deliver from ``channel`` of ``topic`` again, after ``pause_channel``."""
+        """Deliver from a channel again, after ``pause_channel()``.
+
+        Args:
+            topic: Name of the topic.
+            channel: Name of the channel.
+
+        Raises:
+            HTTPError: 404 ``TOPIC_NOT_FOUND`` or ``CHANNEL_NOT_FOUND``: nsqd does not have it.
+        """
         self._post("/channel/unpause", _channel_params(topic, channel))
 
     def get_config(self, option: str) -> Any:
@@ -309,7 +391,7 @@ class NsqdHTTP(HTTPClient):
         """Change ``log_level`` or ``nsqlookupd_tcp_addresses``, the only options that nsqd changes.
 
         Args:
-            option: One of the two.
+            option: Name of one of the two.
             value: A str for the first, a list of ``host:port`` for the second.
 
         Returns:
@@ -371,7 +453,7 @@ class NsqdHTTP(HTTPClient):
 
 
 class LookupdHTTP(HTTPClient):
-    """nsqlookupd's HTTP API. Every method may be called from any thread.
+    """nsqlookupd's HTTP API, with a method for each endpoint.
 
     Args:
         address: As in NsqdHTTP; 4161 without a port.
@@ -388,6 +470,9 @@ class LookupdHTTP(HTTPClient):
 
     Raises:
         ConfigError: A value is not allowed. Methods raise the errors of NsqdHTTP's methods.
+
+    Threads:
+        As in NsqdHTTP: any thread may call every method.
     """
 
     default_port = NSQLOOKUPD_HTTP_PORT
@@ -425,7 +510,7 @@ class LookupdHTTP(HTTPClient):
         """Return the nsqds that have ``topic``, and its channels.
 
         Args:
-            topic: The topic.
+            topic: Name of the topic.
 
         Raises:
             HTTPError: 404 ``TOPIC_NOT_FOUND`` is the usual answer before the first publish.
@@ -437,7 +522,11 @@ class LookupdHTTP(HTTPClient):
         return parse_names(self._get_json("/topics"), "topics", self._skip)
 
     def channels(self, topic: str) -> tuple[str, ...]:
-        """Return the channels of a topic; none for an unknown topic."""
+        """Return the channels of a topic; none for an unknown topic.
+
+        Args:
+            topic: Name of the topic.
+        """
         answer = self._get_json("/channels", _topic_params(topic))
         return parse_names(answer, "channels", self._skip)
 
@@ -450,18 +539,26 @@ class LookupdHTTP(HTTPClient):
         return parse_registrations(self._get_json("/debug"))
 
     def create_topic(self, topic: str) -> None:
-        """Register a topic without an nsqd."""
+        """Register a topic without an nsqd.
+
+        Args:
+            topic: Name of the topic.
+        """
         self._post("/topic/create", _topic_params(topic))
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic and its channels. nsqds that have it are not told."""
+        """Forget a topic and its channels. nsqds that have it are not told.
+
+        Args:
+            topic: Name of the topic.
+        """
         self._post("/topic/delete", _topic_params(topic))
 
     def tombstone_topic(self, topic: str, node: str | Producer) -> None:
         """Hide ``topic`` of one nsqd from lookups for a while (45 s unless configured).
 
         Args:
-            topic: The topic.
+            topic: Name of the topic.
             node: ``broadcast_address:http_port``, or a Producer or Node of an earlier answer.
 
         Raises:
@@ -473,9 +570,22 @@ class LookupdHTTP(HTTPClient):
         self._post("/topic/tombstone", {**_topic_params(topic), "node": name})
 
     def create_channel(self, topic: str, channel: str) -> None:
-        """Register a channel and its topic. nsqds create the channel when they create the topic."""
+        """Register a channel and its topic. nsqds create the channel when they create the topic.
+
+        Args:
+            topic: Name of the topic.
+            channel: Name of the channel.
+        """
         self._post("/channel/create", _channel_params(topic, channel))
 
     def delete_channel(self, topic: str, channel: str) -> None:
-        """Forget ``channel`` of ``topic``. HTTPError 404 CHANNEL_NOT_FOUND if there is none."""
+        """Forget a channel. nsqds that have it are not told.
+
+        Args:
+            topic: Name of the topic.
+            channel: Name of the channel.
+
+        Raises:
+            HTTPError: 404 ``CHANNEL_NOT_FOUND``: nsqlookupd does not know the channel.
+        """
         self._post("/channel/delete", _channel_params(topic, channel))

@@ -22,7 +22,11 @@ _LONGEST_HOST = 255
 
 @dataclass(frozen=True, slots=True)
 class LookupdInfo:
-    """``GET /info`` of nsqlookupd."""
+    """``GET /info`` of nsqlookupd.
+
+    Attributes:
+        version: The version, as ``1.3.0``.
+    """
 
     version: str
 
@@ -33,7 +37,16 @@ class LookupdInfo:
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """An nsqd as registered at nsqlookupd. Clients reach it at ``broadcast_address``."""
+    """An nsqd as registered at nsqlookupd. Clients reach it at ``broadcast_address``.
+
+    Attributes:
+        remote_address: ``host:port`` from which the nsqd talks to nsqlookupd.
+        hostname: Host name of the nsqd.
+        broadcast_address: Host at which clients reach the nsqd.
+        tcp_port: Port of the TCP protocol.
+        http_port: Port of the HTTP API.
+        version: The version of the nsqd.
+    """
 
     remote_address: str
     hostname: str
@@ -72,7 +85,12 @@ def _address(entry: Entry) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """``GET /lookup``: a topic's channels, and the nsqds that have it and are not tombstoned."""
+    """``GET /lookup``: a topic's channels, and the nsqds that have it and are not tombstoned.
+
+    Attributes:
+        channels: Names of the channels.
+        producers: The nsqds that have the topic.
+    """
 
     channels: tuple[str, ...]
     producers: tuple[Producer, ...]
@@ -88,7 +106,18 @@ class LookupResult:
 
 @dataclass(frozen=True, slots=True)
 class Node(Producer):
-    """An entry of ``GET /nodes``. ``tombstones`` has True for each of ``topics`` tombstoned."""
+    """An entry of ``GET /nodes``: an nsqd with its topics.
+
+    Attributes:
+        remote_address: As in Producer.
+        hostname: As in Producer.
+        broadcast_address: As in Producer.
+        tcp_port: Port, as in Producer.
+        http_port: Port, as in Producer.
+        version: As in Producer.
+        topics: Names of its topics.
+        tombstones: True for each of ``topics`` that a tombstone hides from lookups, in their order.
+    """
 
     topics: tuple[str, ...] = ()
     tombstones: tuple[bool, ...] = ()
@@ -109,7 +138,19 @@ class Node(Producer):
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """An entry of nsqlookupd's ``GET /debug``. Times are unix nanoseconds."""
+    """An entry of nsqlookupd's ``GET /debug``: an nsqd, with one of its topics or channels.
+
+    Attributes:
+        id: ``host:port`` from which the nsqd talks to nsqlookupd.
+        hostname: As in Producer.
+        broadcast_address: As in Producer.
+        tcp_port: Port, as in Producer.
+        http_port: Port, as in Producer.
+        version: As in Producer.
+        last_update: Nanoseconds since 1970 at which the nsqd was last heard.
+        tombstoned: True if a tombstone hides it.
+        tombstoned_at: Nanoseconds since 1970 at which it was hidden.
+    """
 
     id: str
     hostname: str

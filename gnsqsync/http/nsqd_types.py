@@ -20,7 +20,17 @@ _NANOSECONDS = 1e9
 class NsqdInfo:
     """``GET /info`` of nsqd (docs/protocol/nsqd-http#info).
 
-    Durations are in seconds. Ports are -1 on unix sockets.
+    Attributes:
+        version: The version, as ``1.3.0``.
+        broadcast_address: Host that nsqd gives to nsqlookupds.
+        hostname: Host name of the nsqd.
+        http_port: Port of the HTTP API; -1 on a unix socket.
+        tcp_port: Port of the TCP protocol; -1 on a unix socket.
+        start_time: Seconds since 1970 at which nsqd started.
+        max_heartbeat_interval: Seconds: upper bound of a client's ``heartbeat_interval``.
+        max_output_buffer_size: Bytes: upper bound of a client's ``output_buffer_size``.
+        max_output_buffer_timeout: Seconds: upper bound of a client's ``output_buffer_timeout``.
+        max_deflate_level: Upper bound of a client's ``deflate_level``.
     """
 
     version: str
@@ -47,7 +57,12 @@ class NsqdInfo:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """End-to-end latency: ``percentiles`` are (quantile, seconds), none unless configured."""
+    """Time from the publish of messages to their FIN, as nsqd counts it.
+
+    Attributes:
+        count: Number of messages counted.
+        percentiles: Pairs of a quantile and seconds; none unless nsqd was told which to count.
+    """
 
     count: int = 0
     percentiles: tuple[tuple[float, float], ...] = ()
@@ -70,8 +85,31 @@ class Latency:
 class ClientStats:
     """A connection in /stats: a consumer of a channel, or under ``producers`` a publisher.
 
-    ``connect_ts`` is in unix seconds. ``pub_counts`` are (topic, count) pairs; nsqd shows at most
-    one of them (docs/protocol/nsqd-http#stats).
+    The fields are those of docs/protocol/nsqd-http#stats.
+
+    Attributes:
+        client_id: The client's ``client_id``.
+        hostname: The client's ``hostname``.
+        version: Version of the protocol, ``V2``.
+        remote_address: ``host:port`` of the client.
+        user_agent: The client's ``user_agent``.
+        state: Number of the state in nsqd.
+        ready_count: Number of messages in the client's last RDY.
+        in_flight_count: Number of messages in flight.
+        message_count: Number of messages sent to the client.
+        finish_count: Number of FINs.
+        requeue_count: Number of REQs.
+        connect_ts: Seconds since 1970 at which the client connected.
+        sample_rate: The client's ``sample_rate``: the percent of messages delivered; 0 means all.
+        deflate: True if DEFLATE is on.
+        snappy: True if Snappy is on.
+        tls: True if TLS is on.
+        tls_cipher_suite: Name of the cipher suite; empty without TLS.
+        tls_version: Name of the TLS version; empty without TLS.
+        authed: True if the client sent a secret that nsqd took.
+        auth_identity: Identity by the auth server; empty without one.
+        auth_identity_url: URL of the identity; empty without one.
+        pub_counts: Pairs of a topic and the number of messages published; nsqd shows at most one.
     """
 
     client_id: str
@@ -107,7 +145,22 @@ class ClientStats:
 
 @dataclass(frozen=True, slots=True)
 class ChannelStats:
-    """A channel in /stats. ``depth`` does not count messages in flight or deferred."""
+    """A channel in /stats. Counters run since nsqd started.
+
+    Attributes:
+        channel_name: Name of the channel.
+        depth: Number of messages that wait, without those in flight or deferred.
+        backend_depth: Number of these messages that wait on disk.
+        in_flight_count: Number of messages in flight.
+        deferred_count: Number of messages whose time has not come.
+        message_count: Number of messages that came into the channel.
+        requeue_count: Number of REQs.
+        timeout_count: Number of messages that timed out.
+        client_count: Number of consumers, also without ``clients``.
+        clients: The consumers; none if they were not asked for.
+        paused: True if the channel is paused.
+        e2e_processing_latency: Time from publish to FIN.
+    """
 
     channel_name: str
     depth: int
@@ -137,7 +190,18 @@ class ChannelStats:
 
 @dataclass(frozen=True, slots=True)
 class TopicStats:
-    """A topic in /stats. ``message_count`` and ``message_bytes`` count since nsqd started."""
+    """A topic in /stats. Counters run since nsqd started.
+
+    Attributes:
+        topic_name: Name of the topic.
+        channels: The channels of the topic, by name.
+        depth: Number of messages that wait in the topic itself.
+        backend_depth: Number of these messages that wait on disk.
+        message_count: Number of messages published.
+        message_bytes: Bytes of the bodies published.
+        paused: True if the topic is paused.
+        e2e_processing_latency: Time from publish to FIN, over all channels.
+    """
 
     topic_name: str
     channels: tuple[ChannelStats, ...]
@@ -163,7 +227,19 @@ class TopicStats:
 
 @dataclass(frozen=True, slots=True)
 class MemoryStats:
-    """Go's memory counters in /stats: bytes, and garbage collector pauses in microseconds."""
+    """Go's memory counters in /stats.
+
+    Attributes:
+        heap_objects: Number of objects in use.
+        heap_idle_bytes: Bytes of the heap that nothing uses.
+        heap_in_use_bytes: Bytes of the heap in use.
+        heap_released_bytes: Bytes that were returned to the system.
+        gc_pause_usec_100: Microseconds of the longest pause for garbage collection.
+        gc_pause_usec_99: Microseconds of the pause at the 99th percentile.
+        gc_pause_usec_95: Microseconds of the pause at the 95th percentile.
+        next_gc_bytes: Bytes of the heap at which the next garbage collection begins.
+        gc_total_runs: Number of garbage collections.
+    """
 
     heap_objects: int
     heap_idle_bytes: int
@@ -184,8 +260,13 @@ class MemoryStats:
 class Stats:
     """``GET /stats`` of nsqd (docs/protocol/nsqd-http#stats).
 
-    ``health`` is ``OK`` or ``NOK - <the last disk error>``. ``memory`` is None if it was not asked
-    for. ``producers`` are the connections that published something.
+    Attributes:
+        version: The version of the nsqd.
+        health: ``OK``, or ``NOK - <the last disk error>``.
+        start_time: Seconds since 1970 at which nsqd started.
+        topics: The topics, by name.
+        memory: Go's memory counters; None if they were not asked for.
+        producers: The connections that published something; none if clients were not asked for.
     """
 
     version: str

@@ -207,7 +207,10 @@ class HTTPClient:
     def server_time(self) -> float | None:
         """Return the server's clock, in whole seconds since 1970. None if it does not tell.
 
-        Raises ConnectionLost, ProtocolError or HTTPError if the server does not answer ``/ping``.
+        Raises:
+            ConnectionLost: The server does not answer ``/ping``.
+            HTTPError: The server refuses the request.
+            ProtocolError: The answer makes no sense.
         """
         try:
             return parsedate_to_datetime(self._request("GET", "/ping").date).timestamp()

@@ -24,8 +24,13 @@ log: logging.Logger = logging.getLogger("gnsqsync.outbox")
 class Lag:
     """Counts of rows in the outbox: due, failed for good, and scheduled for later.
 
-    ``oldest_seconds``: age of the oldest due row; 0.0 without one. ``problems``: a sentence for
-    each message that does not come in time, and for clocks that differ.
+    Attributes:
+        waiting: Number of due rows.
+        failed: Number of rows that failed for good.
+        oldest_seconds: Age of the oldest due row in seconds; 0.0 without one.
+        scheduled: Number of rows whose time is in the future.
+        problems: A sentence for each message that does not come in time, and for clocks that
+            differ.
     """
 
     waiting: int

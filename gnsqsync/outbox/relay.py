@@ -69,15 +69,18 @@ class Relay:
     relays publish the same rows.
 
     Args:
-        store: The outbox.
+        store: The outbox whose rows are published.
         batch: Rows of a transaction, 1 or more.
-        max_attempts: Refusals by nsqd after which a message has failed for good, 1 or more. An nsqd
-            that cannot be reached does not count.
+        max_attempts: Number of refusals by nsqd after which a message has failed for good, 1 or
+            more. An nsqd that cannot be reached does not count.
         rate: Upper bound of messages a second; None: no bound. It limits the rush after a relay was
             down.
 
     Raises:
         ConfigError: A value is not allowed.
+
+    Threads:
+        One thread runs it. Any thread and any signal handler may call ``stop()``.
     """
 
     def __init__(
@@ -113,7 +116,8 @@ class Relay:
     def stop(self) -> None:
         """End ``run()`` after the current batch, even if ``run()`` begins later. Does not wait.
 
-        Any thread and any signal handler may call it.
+        Threads:
+            Any thread and any signal handler may call it.
         """
         self._stop.set()
 
@@ -126,8 +130,8 @@ class Relay:
     def run(self, *, interval: float = 1.0, until_empty: bool = False) -> None:
         """Move batches until ``stop()``, or with ``until_empty`` until no row is due.
 
-        It runs on the calling thread. After an error of the database it logs the error and tries
-        again later on a new connection. With ``until_empty`` it raises the error.
+        After an error of the database it logs the error and tries again later on a new connection.
+        With ``until_empty`` it raises the error.
 
         Args:
             interval: Seconds between two looks if no row is due, above 0.
@@ -135,6 +139,9 @@ class Relay:
 
         Raises:
             ConfigError: ``interval`` is not allowed.
+
+        Threads:
+            It runs on the calling thread.
         """
         if not interval > 0:  # This refuses nan, too.
             raise ConfigError(f"interval is {interval!r}; it must be seconds, above 0")

@@ -86,8 +86,9 @@ class Reader:
     answer each. The constructor starts nothing.
 
     Args:
-        topic: 1 to 64 of ``.a-zA-Z0-9_-``, and optionally ``#ephemeral`` at the end.
-        channel: As ``topic``.
+        topic: Name of the topic: 1 to 64 of ``.a-zA-Z0-9_-``, and optionally ``#ephemeral`` at the
+            end.
+        channel: Name of the channel, by the rules for ``topic``.
         handler: Called with each message; a plain function, not a coroutine. None means the pull
             form.
         nsqd_tcp_addresses: The nsqds that are always connected: ``host:port`` (4150 without a
@@ -100,10 +101,12 @@ class Reader:
         max_in_flight: Upper bound of unanswered messages over all nsqds, 0 or more. None means
             ``concurrency``.
         concurrency: Number of workers, 1 or more.
-        max_attempts: A message whose handler fails on this delivery or a later one is given up, 0
-            to 65535; 0 means never. Deliveries without a failure alone never give it up.
-        max_deliveries: A message that was delivered more often is given up without a call of the
-            handler, 0 to 65535; 0 means never. Needs ``on_giving_up`` or ``dead_letter_topic``.
+        max_attempts: Number of deliveries, 0 to 65535. A message whose handler fails on this
+            delivery or a later one is given up; 0 means never. Deliveries without a failure alone
+            never give it up.
+        max_deliveries: Number of deliveries, 0 to 65535. A message that was delivered more often is
+            given up without a call of the handler; 0 means never. Needs ``on_giving_up`` or
+            ``dead_letter_topic``.
         requeue_delay: Seconds, 0 to 3600, which are multiplied by attempts: the time until a failed
             message comes again. Chance adds up to a tenth.
         max_requeue_delay: Seconds, 0 to 3600: upper bound of that product, before the tenth.
@@ -122,11 +125,11 @@ class Reader:
         lookupd_poll_jitter: Part of the interval, 0 to 1. Each wait is moved by up to half of it,
             to either side.
         lookupd_authorization: A bearer token for each nsqlookupd; not together with user info in a
-            URL.
+            URL. None means no token.
         lookupd_session: A function that returns a new ``requests.Session``, for proxies, retries,
             other TLS or another way to authenticate. It is called once for each nsqlookupd, and by
             ``ensure_channel()``. The session is closed when its thread ends. Its settings replace
-            the ``tls_`` files.
+            the ``tls_`` files. None means a session with these files.
         low_rdy_idle_timeout: Seconds, 0.1 to 300, without a message after which an nsqd lends its
             RDY to others. With more nsqds than ``max_in_flight`` it is an upper bound: an nsqd
             without a message loses its turn after 0.02 to 0.25 s.
@@ -142,8 +145,8 @@ class Reader:
             handler, or None. If it raises, the message is requeued. ``'discard'`` instead: the
             message is finished.
         dead_letter_topic: Another topic, to which the bodies of given up messages are published
-            before they are finished. With neither this nor ``on_giving_up``, such messages wait in
-            nsqd and come again every ``max_requeue_delay``.
+            before they are finished. None: such messages wait in nsqd and come again every
+            ``max_requeue_delay``, unless ``on_giving_up`` decides otherwise.
         retry_on: Exceptions after which a message is tried again. None means all that are in
             neither of the next two. If it is given, an exception in none of the three lists means
             ``Reject``. Of a base class and a subclass, the nearer one decides.
@@ -162,7 +165,7 @@ class Reader:
             ``on_expired`` in place of the handler, by the clocks of nsqd and this machine. None
             means never.
         on_expired: ``'dead_letter'``, ``'discard'``, or a function that takes the place of the
-            handler for such a message. Needed with ``max_age``.
+            handler for such a message. Needed with ``max_age``, and None without it.
         rate_limit: Upper bound of messages a second, 0.001 to 1,000,000, for this Reader. Further
             messages wait in nsqd, where other consumers can have them. None means no limit.
         rate_burst: Messages that may come at once after a quiet time, 1 or more. None means those
@@ -175,9 +178,10 @@ class Reader:
             may handle any message. Without it on both, a ReaderGroup and the commands of Django and
             Flask refuse the two.
         middleware: A list of Middlewares, the first one outermost.
-        observer: An Observer, or a list of them.
+        observer: An Observer, or a list of them. None means no observer.
         runtime: ``'threads'`` or ``'gevent'``; None: by what is patched when the reader starts.
-        options: A ConnectionOptions, or give its fields as keywords; not both.
+        options: A ConnectionOptions, or give its fields as keywords; not both. None: the
+            keywords count.
         **connection_options: The fields of ConnectionOptions.
 
     Raises:
@@ -353,7 +357,7 @@ class Reader:
         return run.join(None)
 
     def stop(self, timeout: float = 30.0) -> None:
-        """Ask the reader to end, and return at once. Signal handlers and handlers may call it.
+        """Ask the reader to end, and return at once.
 
         A second call can only shorten the time; ``stop(0)`` forces. A reader that is stopped before
         ``start()`` ends as soon as it begins.
@@ -363,6 +367,9 @@ class Reader:
 
         Raises:
             ConfigError: The timeout is negative or not a number.
+
+        Threads:
+            Any thread may call it, and so may signal handlers and handlers of messages.
         """
         check_duration("timeout", timeout)
         self._stop_asked = timeout
@@ -401,7 +408,7 @@ class Reader:
     # -- servers ---------------------------------------------------------------------------------
 
     def add_nsqd(self, address: NsqdAddress) -> None:
-        """Consume from this nsqd, too. From any thread, before or after ``start()``.
+        """Consume from this nsqd, too, before or after ``start()``.
 
         Nothing changes if the nsqd is known already, or if an error is raised.
 
@@ -415,7 +422,7 @@ class Reader:
         self._change(self._nsqds, parse_address(address), True, self._want_nsqd)
 
     def remove_nsqd(self, address: NsqdAddress) -> None:
-        """Stop consuming from this nsqd, and return at once. From any thread, as ``add_nsqd``.
+        """Stop consuming from this nsqd, and return at once.
 
         Its connection gets CLS and closes after handlers at work have finished; other messages are
         requeued. Redials end. While an nsqlookupd lists the nsqd, the next answer brings it back.
@@ -429,7 +436,7 @@ class Reader:
         self._change(self._nsqds, parse_address(address), False, self._want_nsqd)
 
     def add_lookupd(self, url: str) -> None:
-        """Ask this nsqlookupd, too, from now on. From any thread, before or after ``start()``.
+        """Ask this nsqlookupd, too, from now on, before or after ``start()``.
 
         Args:
             url: As one of ``lookupd_http_addresses``.
@@ -444,7 +451,7 @@ class Reader:
         self._change(self._lookupds, lookupd, True, self._want_lookupd)
 
     def remove_lookupd(self, url: str) -> None:
-        """Stop asking this nsqlookupd, and ignore what it listed. As ``add_lookupd``.
+        """Stop asking this nsqlookupd, and ignore what it listed.
 
         Connections live on. After its end, a connection is dialled again only if another nsqlookupd
         lists its nsqd.
@@ -461,10 +468,10 @@ class Reader:
     def ensure_channel(self, timeout: float = 10.0) -> None:
         """Create the topic and channel now, so that messages published later are kept. Blocks.
 
-        From any thread, before or after ``start()``. The channel is registered at every nsqlookupd,
-        for nsqds that get the topic later. It is created at the nsqds that have the topic, over
-        HTTP or else by a short SUB. At the ``nsqd_tcp_addresses``, whose HTTP port is not known, it
-        is created by a short SUB. One nsqlookupd out of several is enough.
+        This is possible before and after ``start()``. The channel is registered at every
+        nsqlookupd, for nsqds that get the topic later. The channel is created at the nsqds that
+        have the topic, over HTTP or else by a short SUB. At the ``nsqd_tcp_addresses``, whose HTTP
+        port is not known, it is created by a short SUB. One nsqlookupd out of several is enough.
 
         Args:
             timeout: Seconds for all of it, 0.001 or more.
@@ -513,11 +520,19 @@ class Reader:
     # -- flow ------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Set RDY 0 everywhere at once. Connections stay; delivered messages are still handled."""
+        """Set RDY 0 everywhere at once. Connections stay; delivered messages are still handled.
+
+        Raises:
+            ClosedError: The reader was not started.
+        """
         self._running().subscription.set_paused(True)
 
     def resume(self) -> None:
-        """End a pause."""
+        """End a pause.
+
+        Raises:
+            ClosedError: The reader was not started.
+        """
         self._running().subscription.set_paused(False)
 
     def set_max_in_flight(self, count: int) -> None:
@@ -534,7 +549,7 @@ class Reader:
 
     @property
     def is_starved(self) -> bool:
-        """True if nsqd may wait for answers: 85 % of some connection's RDY is in flight."""
+        """True if nsqd may wait for answers, as 85 % of some connection's RDY is in flight."""
         return self._running().subscription.is_starved
 
     @property
@@ -544,21 +559,28 @@ class Reader:
         return run is not None and run.subscription.pauses.backoff.level > 0
 
     def stats(self) -> ReaderStats:
-        """Return the counters and connections of this moment. From any thread."""
+        """Return the counters and connections of this moment.
+
+        Raises:
+            ClosedError: The reader was not started.
+        """
         return self._running().stats()
 
     @property
     def time_limit(self) -> float | None:
-        """Seconds after which a handler is interrupted; None: never."""
+        """Seconds after which a handler is interrupted, or None without a limit."""
         return self._setup.flow.time_limit
 
     def health(self, handler_limit: float | None = None) -> Health:
-        """Return what hangs, and why no message can come. From any thread; it waits for no lock.
+        """Return what hangs, and why no message can come.
 
         Before the start and after ``stop()``, whose time is limited, nothing hangs.
 
         Args:
             handler_limit: Seconds that a handler may run, 0 or more; None: for ever.
+
+        Threads:
+            Any thread may call it. It waits for no lock.
         """
         run, found = self._run, Health()
         if run is not None and self._stop_asked is None:
@@ -650,7 +672,7 @@ class Reader:
     def finish(self, messages: Iterable[Message]) -> int:
         """Finish all these messages, in one write for each nsqd. Return how many were finished.
 
-        Cheaper than ``finish()`` of each message. From any thread.
+        This costs less than ``finish()`` of each message.
 
         Args:
             messages: Any messages of this Reader.
@@ -658,6 +680,9 @@ class Reader:
         Returns:
             The number of finished messages. The others were answered before, or timed out, or lost
             their connection; nsqd delivers those again.
+
+        Raises:
+            ClosedError: The reader was not started.
         """
         self._running()
         return sum(

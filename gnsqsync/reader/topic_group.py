@@ -50,17 +50,21 @@ class TopicGroup(Group):
             group, when the topic appears.
         lookupd_http_addresses: As in Reader: the nsqlookupds that list topics. The Readers have
             addresses of their own.
-        max_in_flight: One limit for all Readers, 1 or more. None means that each keeps its own.
-        lookupd_poll_interval: As in Reader.
-        lookupd_poll_jitter: As in Reader.
+        max_in_flight: One limit of unanswered messages for all Readers, 1 or more. None means that
+            each keeps its own.
+        lookupd_poll_interval: Seconds; as in Reader.
+        lookupd_poll_jitter: Part of the interval, 0 to 1; as in Reader.
         lookupd_authorization: As in Reader.
         lookupd_session: As in Reader.
         runtime: As in Reader.
-        options: A ConnectionOptions, for the ``tls_`` files of https.
+        options: A ConnectionOptions, for the ``tls_`` files of https; None: the defaults.
 
     Raises:
         ConfigError: A value is not allowed. An error of ``make_reader`` stops all Readers, and
             ``join()`` raises it.
+
+    Threads:
+        Any thread or greenlet may call each method.
     """
 
     @checks_names

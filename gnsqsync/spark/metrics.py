@@ -103,7 +103,11 @@ class QueryMetrics(StreamingQueryListener):
             self._queries[str(event.id)] = dataclasses.replace(known, running=False)
 
     def note(self, progress: Mapping[str, Any]) -> None:
-        """Take in one progress of a query, in the form of ``query.lastProgress``."""
+        """Take in one progress of a query.
+
+        Args:
+            progress: A mapping in the form of ``query.lastProgress``.
+        """
         sources = [source for source in progress["sources"] if _reads_nsq(source)]
         latest = [_offset(source, "latestOffset") for source in sources]
         if not sources:

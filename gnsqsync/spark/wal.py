@@ -297,7 +297,12 @@ class Wal:
 class PendingEpoch:
     """An epoch in a log whose rows were taken from nsqd and not committed by its query.
 
-    ``rows``: number of rows in the log. ``nsqds`` and ``topics``: their origin.
+    Attributes:
+        stream: Id of the stream; each checkpoint has one of its own.
+        epoch: Number of the epoch in its stream.
+        rows: Number of rows in the log.
+        nsqds: ``host:port`` of the nsqds that the rows come from.
+        topics: Names of the topics that the rows come from.
     """
 
     stream: str

@@ -23,10 +23,14 @@ __all__ = ["CapturedMessage", "MemoryWriter"]
 
 @dataclass(frozen=True, slots=True)
 class CapturedMessage:
-    """A published message: ``topic`` (str), ``body`` (bytes) and ``defer`` (seconds or None).
+    """A published message. A test may pass it to a handler in place of a delivered one.
 
-    ``headers`` is a dict, empty if the Writer has no headers. A test may pass this object to a
-    handler in place of a message; ``attempts`` exists for that.
+    Attributes:
+        topic: Name of the topic.
+        body: bytes, without an envelope.
+        defer: Seconds until nsqd would deliver it; None: at once.
+        attempts: Number of the delivery, for handlers that read it.
+        headers: Names and values; empty if the Writer has no headers.
     """
 
     topic: str
@@ -43,9 +47,18 @@ class CapturedMessage:
 class MemoryWriter(Writer):
     """A Writer that takes the same options and makes the same checks, but connects to nothing.
 
-    ``messages``: returns the list that receives published messages; None: a list of its own.
-    ``deliver``: called with the messages of one call, once they are in the list. Any thread may
-    publish.
+    Args:
+        nsqd_tcp_addresses: As in Writer; checked, and never dialled.
+        messages: Returns the list that receives published messages. None means a list of its own.
+        deliver: Called with the messages of one call, once they are in the list. None means no
+            call.
+        **options: The options of a Writer. ``copies`` and ``copies_min`` do not count.
+
+    Raises:
+        ConfigError: A value is not allowed.
+
+    Threads:
+        Any thread may publish.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ class Prepared:
     """A message that a Writer has checked, ready to be stored.
 
     Attributes:
-        topic: The topic.
+        topic: Name of the topic.
         body: bytes, without an envelope.
         headers: Names and values without the key; None if the Writer has no headers.
         key: Stays the same through retries. A Writer without headers does not send it.
@@ -48,8 +48,15 @@ class Encoder:
     An outbox calls ``prepare`` where a message is written, and ``seal`` and ``publish`` where the
     message leaves, perhaps in another process with an equal Writer. ``Writer.encoder`` makes it.
 
+    Args:
+        around: The middlewares and headers of the Writer.
+        max_size: Bytes of a body, before its envelope.
+        encode: Checks a message (topic, body, seconds until its delivery), and returns the command.
+        publish_one: Publishes one message without middlewares.
+        publish_many: Publishes several messages without middlewares.
+
     Threads:
-        As the Writer. Only ``publish`` talks to an nsqd.
+        Any thread may use it, as the Writer. Only ``publish`` talks to an nsqd.
     """
 
     __slots__ = ("_around", "_encode", "_max_size", "_publish_many", "_publish_one")
@@ -62,7 +69,6 @@ class Encoder:
         publish_one: _PublishOne,
         publish_many: _PublishMany,
     ) -> None:
-        """``max_size``: bytes of a body, before its envelope."""
         self._around = around
         self._max_size = max_size
         self._encode = encode
@@ -85,10 +91,13 @@ class Encoder:
         """Raise ConfigError if ``Writer.publish`` would refuse these values. Run no middleware.
 
         Args:
-            topic: The topic.
+            topic: Name of the topic.
             body: bytes, or a str, which is sent as UTF-8; not empty.
             defer: Seconds, 0 to ``max_defer``; None: at once.
-            headers: Names and values, of a Writer with ``headers=True``.
+            headers: Names and values, of a Writer with ``headers=True``. None means no names.
+
+        Raises:
+            ConfigError: ``Writer.publish`` would refuse a value.
         """
         self._encode(topic, body, defer)
         self._around.check(headers)
@@ -106,7 +115,8 @@ class Encoder:
         Args:
             topic: The topic; a middleware may change it.
             bodies: The messages; bytes, or str, which are sent as UTF-8; not empty.
-            headers: Names and values for each message, of a Writer with ``headers=True``.
+            headers: Names and values for each message, of a Writer with ``headers=True``; None:
+                none but the key.
             key: The key of a single message, also if the Writer has no headers; None: a new one.
 
         Returns:
@@ -156,7 +166,7 @@ class Encoder:
         """Publish sealed messages; return when nsqd has said OK. Run no middleware again.
 
         Args:
-            topic: The topic.
+            topic: Name of the topic.
             sealed: The messages, as ``seal`` returned them. One is a PUB, several are few MPUBs.
             timeout: Seconds; None: the Writer's ``publish_timeout``.
 

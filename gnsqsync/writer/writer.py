@@ -69,8 +69,8 @@ class Writer:
             nsqlookupds are given.
         lookupd_http_addresses: As in Reader. Every nsqd that they list takes publishes, from the
             first publish on.
-        lookupd_poll_interval: As in Reader.
-        lookupd_poll_jitter: As in Reader.
+        lookupd_poll_interval: Seconds; as in Reader.
+        lookupd_poll_jitter: Part of the interval, 0 to 1; as in Reader.
         lookupd_authorization: As in Reader.
         lookupd_session: As in Reader.
         policy: ``'round_robin'``: the nsqds that are up take turns. ``'failover'``: the first nsqd
@@ -97,7 +97,7 @@ class Writer:
         headers: If True, each body goes into an envelope (docs/protocol/envelope), which Readers
             with ``headers=True`` open. The envelope counts for ``max_msg_size``.
         middleware: A list of Middlewares, the first one outermost.
-        observer: An Observer, or a list of them.
+        observer: An Observer, or a list of them. None means no observer.
         runtime: As in Reader.
         options: As in Reader.
         **connection_options: The fields of ConnectionOptions.
@@ -211,7 +211,7 @@ class Writer:
             topic: Name of the topic, which nsqd creates if need be.
             body: bytes, or a str, which is sent as UTF-8; not empty.
             defer: Seconds until nsqd delivers it, 0 to ``max_defer``; None: at once.
-            timeout: Seconds, instead of ``publish_timeout``.
+            timeout: Seconds; None: ``publish_timeout``.
             headers: Names and values for ``message.headers``, of a Writer with ``headers=True``. A
                 message without a ``key`` gets one (docs/protocol/envelope#envelope-key).
 
@@ -280,7 +280,7 @@ class Writer:
         Args:
             topic: Name of the topic, which nsqd creates if need be.
             bodies: The messages, as in ``publish()``; one or more.
-            timeout: Seconds for all of them, instead of ``publish_timeout``.
+            timeout: Seconds for all of them; None: ``publish_timeout``.
             headers: As in ``publish()``, for each of the messages, but without a ``key``: each
                 message gets a key of its own.
 
@@ -343,7 +343,7 @@ class Writer:
         Args:
             topic: Name of the topic, which nsqd creates if need be.
             body: As in ``publish()``.
-            defer: As in ``publish()``.
+            defer: Seconds; as in ``publish()``.
             headers: As in ``publish()``.
 
         Returns:
@@ -398,10 +398,10 @@ class Writer:
     # -- lifecycle -------------------------------------------------------------------------------
 
     def connect(self, timeout: float | None = None) -> None:
-        """Connect to every nsqd now, side by side. Raises NotSent if none is reached in time.
+        """Connect to every nsqd now, side by side.
 
         Args:
-            timeout: Seconds, instead of ``publish_timeout``.
+            timeout: Seconds; None: ``publish_timeout``.
 
         Raises:
             NotSent: No nsqd was reached.
@@ -410,13 +410,13 @@ class Writer:
         self._publisher().pool.connect(self._timeout(timeout))
 
     def ping(self, timeout: float | None = None) -> None:
-        """Connect if need be and send a NOP. Raises NotSent if no nsqd can be reached.
+        """Connect if need be, and send a NOP.
 
         nsqd does not answer a NOP, so this does not detect a peer that vanished silently. That is
         noticed after two heartbeat intervals, as always.
 
         Args:
-            timeout: Seconds, instead of ``publish_timeout``.
+            timeout: Seconds; None: ``publish_timeout``.
 
         Raises:
             NotSent: No nsqd was reached.
@@ -431,28 +431,29 @@ class Writer:
         return publisher is not None and publisher.pool.is_connected
 
     def stats(self) -> WriterStats:
-        """Return the counters and connections of this process. Raises ClosedError after close().
-
-        Any thread may call it, on gevent, too: it starts nothing.
-
-        Returns:
-            Counters and connections of this moment.
+        """Return the counters and connections of this process at this moment.
 
         Raises:
             ClosedError: The Writer is closed.
+
+        Threads:
+            Any thread may call it, on gevent, too: it starts nothing.
         """
         publisher = self._by_process.get(os.getpid())
         self._check_open()
         return publisher.stats() if publisher is not None else _NO_STATS
 
     def health(self, name: str = "the Writer") -> Health:
-        """Return what hangs in this process. From any thread; it waits for no lock.
+        """Return what hangs in this process.
 
         Before the first publish and after ``close()``, whose time is limited, nothing hangs. It is
         not ready after ``close()``.
 
         Args:
             name: Name of the Writer in the sentences.
+
+        Threads:
+            Any thread may call it. It waits for no lock.
         """
         publisher = self._by_process.get(os.getpid())
         if self._closed:
@@ -463,7 +464,7 @@ class Writer:
         """Call this Observer, too, from now on. A copy of the Writer does not have it.
 
         Args:
-            observer: The Observer.
+            observer: The Observer to add.
         """
         self._events.watch(observer)
 

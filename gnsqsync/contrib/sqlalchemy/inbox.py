@@ -47,6 +47,9 @@ class Inbox:
 
     Attributes:
         table: The table, for migrations.
+
+    Threads:
+        Any thread may use it, each with a session of its own.
     """
 
     def __init__(self, metadata: MetaData, name: str = "nsq_inbox") -> None:
@@ -116,19 +119,19 @@ class Inbox:
         return decorate
 
     def mark(self, session: Session, consumer: str, key: str) -> bool:
-        """Write the marker in the session's transaction. Return False if it existed.
+        """Write the marker in the session's transaction.
 
         ``once()`` calls this. If another transaction has written the same marker, this waits for
         the end of that transaction.
 
         Args:
-            session: The session.
+            session: The session of the handler.
             consumer: Name of the consumer, 1 to 129 printable characters; ``once()`` takes
                 topic/channel.
             key: The key of the message, 1 to 200 printable characters.
 
         Returns:
-            True if the marker is new.
+            True if the marker is new, False if it existed.
 
         Raises:
             ConfigError: A value is not allowed, the database is neither PostgreSQL, SQLite nor
@@ -173,7 +176,7 @@ class Inbox:
         The markers are deleted in several transactions, so that no handler waits for long.
 
         Args:
-            engine: The database.
+            engine: The database that has the markers.
             older_than: Age of the markers. It must be longer than any message waits in nsqd, in an
                 outbox or among dead letters.
             batch: Markers of one transaction, 1 or more. Default: 1000.

@@ -65,7 +65,10 @@ class Outbox:
         table: The table, for migrations.
 
     Raises:
-        ConfigError: ``writer`` is none.
+        ConfigError: ``writer`` is neither a Writer nor a function.
+
+    Threads:
+        Any thread may use it, each with a session of its own.
     """
 
     @checks_names
@@ -264,7 +267,14 @@ class Outbox:
         return self._writer if isinstance(self._writer, Writer) else self._writer()
 
     def engine(self, given: Engine | None = None) -> Engine:
-        """Return the given engine, or that of the constructor. Raises ConfigError without one."""
+        """Return the engine to use.
+
+        Args:
+            given: The database. None: that of the constructor.
+
+        Raises:
+            ConfigError: No engine was given, neither here nor to the constructor.
+        """
         if given is not None:
             return given
         if self._engine is None:
@@ -287,7 +297,8 @@ class Outbox:
         Args:
             engine: The database. Default: that of the constructor.
             batch: Messages of a transaction, 1 or more. Default: 100.
-            max_attempts: Refusals by nsqd after which a message has failed for good. Default: 10.
+            max_attempts: Number of refusals by nsqd after which a message has failed for good.
+                Default: 10.
             rate: Upper bound of messages a second. Default: no limit.
 
         Returns:

@@ -116,11 +116,19 @@ class NsqBackend(BaseTaskBackend):
         return "default" if self.once is True else self.once or None
 
     def name(self, queue: str) -> str:
-        """Return the name of a queue in log lines, which is also the default of its topic."""
+        """Return the name of a queue in log lines, which is also the default of its topic.
+
+        Args:
+            queue: The queue, as the task names it.
+        """
         return ".".join(("tasks", queue) if self.alias == DEFAULT else ("tasks", self.alias, queue))
 
     def topic(self, queue: str) -> str:
-        """Return the topic of a queue's tasks."""
+        """Return the topic of a queue's tasks.
+
+        Args:
+            queue: The queue, as the task names it.
+        """
         found: str = self._topics.get(queue) or self.name(queue)
         return found
 
@@ -130,7 +138,11 @@ class NsqBackend(BaseTaskBackend):
         return sorted({*self.queues, *self._topics})
 
     def queues_of(self, topic: str) -> list[str]:
-        """Return the queues whose tasks go to a topic."""
+        """Return the queues whose tasks go to a topic.
+
+        Args:
+            topic: Name of the topic.
+        """
         queues = self.queues or {*self._topics, topic.removeprefix(self.name(""))}
         return [queue for queue in sorted(queues) if self.topic(queue) == topic]
 

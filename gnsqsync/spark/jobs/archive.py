@@ -59,7 +59,7 @@ def archive(
     Delta's OPTIMIZE merges the files.
 
     Args:
-        spark: The session.
+        spark: The session of Spark that runs the job.
         topics: One topic or several.
         path: A folder that driver and executors share, or a URL: s3://, gs://, abfs://.
         channel: The channel to consume.

@@ -87,11 +87,11 @@ def replay(
     current part twice.
 
     Args:
-        spark: The session.
+        spark: The session of Spark that runs the job.
         archive: The path or URL of an archive.
         topic: The topic to publish to.
         state: A folder or URL that driver and executors share. It keeps the parts, and a record of
-            each finished part. Required unless ``dry_run``.
+            each finished part. None is for ``dry_run`` only.
         options: Options of the sink, such as nsqdTcpAddresses. Default: none.
         topics: Topics of the archive. Default: all.
         start: Only messages published at this time or later; an aware datetime. Default: no limit.

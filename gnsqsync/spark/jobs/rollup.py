@@ -58,7 +58,7 @@ def rollup(
     again.
 
     Args:
-        spark: The session.
+        spark: The session of Spark that runs the job.
         archive: The path or URL of an archive, as for ``archive``.
         path: The path or URL of the rollup.
         window: Seconds of a window; a divisor of 3600. Default: 60.
