@@ -12,8 +12,9 @@ from gnsqsync.runtime import Runtime, Task
 
 __all__ = ["join_or_cut"]
 
-# Seconds for nsqd to close its side after our EOF, and then for a reading thread to end.
+# Seconds for nsqd to close its side after our EOF.
 _EOF_SECONDS = 1.0
+# Seconds for a reading thread to end after its connection was cut.
 _JOIN_SECONDS = 5.0
 
 

@@ -38,6 +38,7 @@ class Receiving(Protocol):
     level: RdyLevel
     in_flight: InFlight
     send_queue: AnswerQueue
+    # False while queued messages must not reach a handler.
     delivers: bool
     # True while the worker may read: one worker, one nsqd, and the RDY share is 1.
     worker_may_read: bool

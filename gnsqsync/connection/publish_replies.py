@@ -17,6 +17,7 @@ from gnsqsync.wire.frames import FRAME_RESPONSE, FrameDecoder, Reply
 
 __all__ = ["PublishReplies"]
 
+# Data of the response to a publish.
 _OK = b"OK"
 
 

@@ -27,6 +27,7 @@ from gnsqsync.wire import commands
 
 __all__ = ["Consumer", "SubscribedConnection"]
 
+# Data of the response to CLS: nsqd sends no more messages.
 _CLOSE_WAIT = b"CLOSE_WAIT"
 
 

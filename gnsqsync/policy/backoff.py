@@ -58,6 +58,7 @@ class _Signal(enum.Enum):
 # level of 0 always means OPEN.
 _Transitions = dict[tuple[Phase, _Signal], tuple[int, Phase]]
 
+# The table for a Reader that only an outage pauses.
 _OUTAGES: Final[_Transitions] = {
     (Phase.OPEN, _Signal.OUTAGE): (+1, Phase.BLOCKED),
     (Phase.BLOCKED, _Signal.PAUSE_OVER): (0, Phase.TESTING),

@@ -19,8 +19,9 @@ __all__ = ["REFUSED", "Outage", "is_final"]
 
 # Seconds of nothing but refusals that are an outage. A restart of nsqd takes less.
 REFUSED: Final = 1.0
-# Longest seconds between two dials while it may be a restart; then the first and longest delay.
+# Upper bound in seconds of a delay between two dials while it may be a restart.
 _QUICK: Final = 0.1
+# Seconds of the first delay (``_FIRST``) and of the longest (``_LONGEST``) in an outage.
 _FIRST: Final = 0.5
 _LONGEST: Final = 3.0
 

@@ -100,9 +100,9 @@ class RdyAllocator(Generic[Key]):
         rng: random.Random | None = None,
     ) -> None:
         """``most_messages``: upper bound of the messages of a turn."""
-        # Limit and pause as the user wishes. A limit of 0 is like a pause. New and lost nodes end
-        # neither.
+        # Limit as the user wishes. A limit of 0 is like a pause.
         self.max_in_flight: int = max_in_flight
+        # True while the user wants no messages. New and lost nodes do not end the pause.
         self.paused: bool = False
         # True while a group lends the limit for one message: there are turns even if each node has
         # a slot.

@@ -31,24 +31,26 @@ __all__ = [
     "TurnState",
 ]
 
-# Seconds of a look for one slot, beyond a round trip: after a message, and after many rounds
-# without any. The longest look bounds the cost of an idle Reader.
+# Seconds of a look for one slot, beyond a round trip, after a message.
 FIRST_LOOK: Final = 0.02
+# Seconds of a look after many rounds without a message. It bounds the cost of an idle Reader.
 LONGEST_LOOK: Final = 0.25
 # Factor by which a round without a message makes looks longer.
 _GROWTH: Final = 1.5
 # Seconds of a look while an nsqd that had a message in its last turn waits for the slot. This finds
 # a message that waits at nsqd, but is too short for one that is yet to come.
 PEEK: Final = 0.01
-# Seconds in which an nsqd that had nothing leaves the slot to nsqds that had messages: the first
-# rest, and the longest for each nsqd. A rest begins with the second empty look in a row, as a full
-# nsqd may be late once. Without rests, nine empty nsqds would slow down a full one.
+# Seconds of the first rest, in which an nsqd that had nothing leaves the slot to nsqds that had
+# messages. A rest begins with the second empty look in a row, as a full nsqd may be late once.
+# Without rests, nine empty nsqds would slow down a full one.
 _FIRST_REST: Final = 0.05
+# Upper bound in seconds of a rest, for each nsqd: with ten nsqds, a rest is 2 s at most.
 LONGEST_REST: Final = 0.2
-# Upper bounds of a turn of an nsqd with a backlog: messages, and seconds by the speed of its last
-# turn. A turn costs a round trip and a new division of RDY beyond its messages: turns of one
-# message reach a seventh of the rate of one nsqd, turns of 16 half of it, turns of 32 three fifths.
+# Upper bound of the messages in a turn of an nsqd with a backlog. A turn costs a round trip and a
+# new division of RDY beyond its messages: turns of one message reach a seventh of the rate of one
+# nsqd, turns of 16 half of it, turns of 32 three fifths.
 MOST_MESSAGES: Final = 32
+# Upper bound of the seconds in such a turn, by the speed of the nsqd's last turn.
 TURN_SECONDS: Final = 0.025
 # Turns in a row that must use all their messages before the next ones are longer.
 _BACKLOG_TURNS: Final = 3

@@ -20,9 +20,10 @@ from gnsqsync.runtime import Queue, Runtime
 
 __all__ = ["Chunk", "Chunks"]
 
-# Seconds of work in a chunk, and its largest number of messages. Slow handlers then share messages
-# one by one, and fast ones get many at once.
+# Seconds of work in a chunk. Slow handlers then share messages one by one, and fast handlers get
+# many at once.
 _CHUNK_SECONDS = 0.001
+# Upper bound of the messages in a chunk.
 _CHUNK_MAX = 64
 # Seconds after which the rest of a chunk is queued again: it was cut for faster messages.
 _CHUNK_LATE = 2 * _CHUNK_SECONDS

@@ -48,8 +48,9 @@ class Events:
         self.observes_batches: bool = any(
             type(one).batch is not Observer.batch for one in setup.observers
         )
-        # True once these lines were logged, which are logged once.
+        # True once an overdue answer was logged as a WARNING; later ones are DEBUG.
         self._told_overdue = False
+        # True once a failure of the user's backoff strategy was logged. It is logged once.
         self._told_strategy = False
 
     def notify(self, hook: str, *args: object) -> None:

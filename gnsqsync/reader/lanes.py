@@ -31,8 +31,9 @@ class Lanes:
     def __init__(self, key: KeyOfLane, runtime: Runtime) -> None:
         self._key = key
         self._lock = runtime.lock()
-        # Lane of each message that holds one, and the messages parked in each held lane.
+        # Lane of each message that holds one.
         self._holders: dict[Message, Hashable] = {}
+        # Messages that wait for the holder of their lane, by lane. Each held lane has an entry.
         self._parked: dict[Hashable, deque[Waiting]] = {}
         # Errors of the user's key function, by message. The worker rejects such a message.
         self._errors: dict[Message, BaseException] = {}

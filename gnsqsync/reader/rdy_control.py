@@ -40,6 +40,7 @@ class Silence:
     def __init__(self) -> None:
         self._reason = ""
         self._since = 0.0
+        # True once the present reason was logged.
         self._told = False
 
     def note(self, reason: str, now: float) -> float | None:

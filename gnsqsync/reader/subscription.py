@@ -103,6 +103,7 @@ class Subscription:
         self._stopping = False
         # Time of the planned ``_tick``; infinity without one.
         self._tick_at = math.inf
+        # Addresses to connect to, and the time of each next dial.
         self._nodes = ReaderNodes(self._direct, rng)
         self._limits_rate = self._flow.rate_limit is not None
         # True if a worker may read by itself: it is alone, and handles any message that comes.

@@ -34,13 +34,14 @@ __all__ = [
 # MSG_NOSIGNAL: an application may have set SIGPIPE back to its default, which kills the process.
 SEND_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
 
-# On Linux, the first byte of TCP_INFO is the state. CLOSE_WAIT means that the peer has ended the
-# connection and we have not.
+# True if the kernel tells the state of a connection: on Linux, it is the first byte of TCP_INFO.
 _TELLS_STATE = sys.platform == "linux"
+# State of a connection that the peer has ended and we have not.
 _CLOSE_WAIT = b"\x08"
-# True if shutdown() ends a connect() that waits in another thread. Elsewhere, as on macOS, the
-# dialler looks once in this many seconds whether it was cut.
+# True if shutdown() ends a connect() that waits in another thread.
 _SHUTDOWN_WAKES = sys.platform == "linux"
+# Seconds between two looks of a dialler whether it was cut, where shutdown() does not wake it, as
+# on macOS.
 _SLICE_SECONDS = 0.1
 
 # Upper bound in seconds of one wait of a socket: a kernel takes no infinity, nor all numbers.
@@ -64,9 +65,11 @@ class Cutter:
     """
 
     def __init__(self, lock: Lock, wake: Callable[[Any], None]) -> None:
+        # True once the connect() must end, or must not begin.
         self.is_cut: bool = False
         self._lock = lock
         self._wake = wake
+        # Socket of the connect() under way, which ``_lock`` keeps open.
         self._sock: Any = None
 
     def cut(self) -> None:

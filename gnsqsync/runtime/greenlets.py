@@ -42,7 +42,9 @@ class GreenletRuntime(base.Runtime):
     """
 
     name = "gevent"
+    # A greenlet runs until it waits.
     gathers = True
+    # Greenlets, locks and sockets belong to the thread of their hub.
     has_home_thread = True
 
     def __init__(self) -> None:

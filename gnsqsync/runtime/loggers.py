@@ -12,6 +12,7 @@ import logging
 
 __all__ = ["ROOT", "keep_enabled", "own_loggers"]
 
+# Name of the logger above all loggers of this package.
 ROOT = "gnsqsync"
 
 

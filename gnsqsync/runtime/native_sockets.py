@@ -17,6 +17,7 @@ from gnsqsync.runtime.dial import LONGEST, SEND_FLAGS, wait_ready
 
 __all__ = ["NativeSocket"]
 
+# The kernel's form of a timeout: seconds and microseconds.
 _TIMEVAL = struct.Struct("@ll")
 
 

@@ -61,7 +61,9 @@ class RoughLatch:
         self._clock = clock
         self._waiter: Any = None
         self._callback: Any = None
+        # True once the time of the wait is over.
         self._expired = False
+        # True once ``release`` was called, for good.
         self.released: bool = False
 
     def release(self) -> None:

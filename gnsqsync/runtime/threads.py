@@ -174,6 +174,7 @@ class _Event:
     __slots__ = ("_flag", "_waiters")
 
     def __init__(self, new_lock: Callable[[], Any]) -> None:
+        # True while the event is set.
         self._flag = False
         self._waiters = _Waiters(new_lock)
 
@@ -284,6 +285,7 @@ class _Latch:
     def __init__(self, new_lock: Callable[[], Any]) -> None:
         self._lock = new_lock()
         self._lock.acquire()
+        # True once ``release`` was called, for good.
         self.released = False
 
     def release(self) -> None:

@@ -31,10 +31,12 @@ class Timer:
     def __init__(self, runtime: Runtime, name: str) -> None:
         self._runtime = runtime
         self._name = name
+        # Planned jobs. ``_lock`` guards them.
         self._heap = TimerHeap()
         self._lock = runtime.lock()
         # Set when the thread must look at the heap, or end.
         self._changed = runtime.event()
+        # True once no job may run any more.
         self._stopping = False
         self._task: Task | None = None
         # Time by which the thread must come round again; in the past while it runs jobs.

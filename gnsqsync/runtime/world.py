@@ -17,7 +17,9 @@ __all__ = ["World", "check", "current", "forget", "native"]
 class World(NamedTuple):
     """State of the socket module and the threading module: True if gevent.monkey replaced it."""
 
+    # True if gevent replaced the socket module.
     socket: bool
+    # True if gevent replaced the threading module.
     threading: bool
 
     def __str__(self) -> str:

@@ -6,9 +6,10 @@ from gnsqsync.runtime import Runtime
 
 __all__ = ["BACKLOG_BYTES", "BACKLOG_PUBLISHES", "AsyncWindow"]
 
-# Upper bounds, in bytes and in number, of publishes without an outcome. They keep a fast nsqd busy,
-# and are small enough for a process that publishes to an nsqd that hangs.
+# Upper bound in bytes of publishes without an outcome. It keeps a fast nsqd busy, and is small
+# enough for a process that publishes to an nsqd that hangs.
 BACKLOG_BYTES = 16 * 1024 * 1024
+# Upper bound of the number of publishes without an outcome.
 BACKLOG_PUBLISHES = 10_000
 
 
@@ -23,8 +24,9 @@ class AsyncWindow:
         self._lock = runtime.lock()
         # Set when there may be room.
         self._room = runtime.event()
-        # Bytes and number of publishes that were admitted and have no outcome.
+        # Bytes of publishes that were admitted and have no outcome.
         self._bytes = 0
+        # Number of those publishes.
         self._publishes = 0
         # Number of callers in ``enter`` that wait for room.
         self._waiting = 0

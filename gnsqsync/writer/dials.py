@@ -86,8 +86,9 @@ class Dials:
         self._owner = owner
         self._outage = outage
         self._events = events
-        # Pending dials, and the time and error of each address's last failed dial.
+        # Pending dials.
         self._under_way: dict[Address, Dial] = {}
+        # Time and error of the last dial, for each address whose last dial failed.
         self._failures: dict[Address, tuple[float, NSQError]] = {}
         # Threads that dial or read.
         self._tasks: list[Task] = []
