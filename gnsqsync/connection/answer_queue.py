@@ -1,6 +1,12 @@
 """Queue of answers to messages on their way to one nsqd: FIN, REQ, TOUCH, and RDY.
 
 Knows the RDY that the connection asks for. Must not know received frames or publishes.
+
+Any thread appends answers. Each write takes all of them: a lower RDY, then REQ and TOUCH, then the
+FINs as one piece, then a higher RDY.
+
+Surprise: a write that only changes RDY may be needed although no answer waits. The queue is
+therefore asked with ``has_unsent``, and not by the length of its lists.
 """
 
 from __future__ import annotations

@@ -1,6 +1,12 @@
 """Waiting for the reading threads of closed connections, and cutting those that nsqd keeps open.
 
 Knows tasks and connections. Must not know why the connections were closed.
+
+All threads together have a second to see nsqd's EOF. Connections that are left are then cut, and
+their threads have five more seconds.
+
+Surprise: a close waits for nsqd. nsqd reads what was sent before our EOF and then closes its side,
+so a cut at once might lose commands.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ publish: ``SubscribedConnection`` and ``PublishingConnection`` fill the steps th
 
 ``open`` runs on the dialling thread, ``read`` on the reading thread. Any thread may close. Every
 end of the connection goes through ``lose``, on the reading thread.
+
+Surprise: ``close`` and ``cut`` only ask for the end. The socket is closed by the reading thread,
+once its receive has returned.
 """
 
 from __future__ import annotations

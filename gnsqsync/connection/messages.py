@@ -5,6 +5,9 @@ that counts messages.
 
 The reading thread runs ``read``. While ``worker_may_read`` is true it stands aside, and the only
 worker receives in its place (``read_for_worker``); the ReadTurn hands the turn between the two.
+
+Surprise: a message that arrives need not reach a handler. If an older copy of it still waits in the
+queue, the new delivery only updates that copy.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Knows the arithmetic and the states. Must not know connections, clocks or who waits. ``Evidence``
 says when failures are an outage; the two tables of transitions say what follows from that.
+
+Surprise: by the rule of outages, a single failure outside of a test changes nothing. A pause begins
+when the Evidence says so.
 """
 
 from __future__ import annotations

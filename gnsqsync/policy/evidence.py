@@ -1,6 +1,11 @@
 """Evidence of an outage: failures of different messages against successes.
 
 Knows counts, moments and keys of messages. Must not know pauses, connections or clocks.
+
+The first failure of a message adds points. Successes and time take points away.
+
+Surprise: a message is evidence once, however often it fails. Otherwise a few poison messages would
+look like an outage.
 """
 
 from __future__ import annotations

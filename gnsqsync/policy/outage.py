@@ -1,6 +1,11 @@
 """Outage of a Writer: the time from which unreachable nsqds make publishes fail at once.
 
 Knows addresses, errors and delays. Must not know sockets, locks or the time of day.
+
+Dials and publishes report what they met, and ``due`` says when the outage begins.
+
+Surprise: a connected nsqd counts as able to take publishes, even before its first OK. Only a
+publish that gets no answer makes it away again.
 """
 
 from __future__ import annotations

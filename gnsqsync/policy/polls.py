@@ -1,6 +1,10 @@
 """Pauses between two questions to one nsqlookupd.
 
 Knows counts and seconds. Must not know who asks, clocks or sockets.
+
+Answers and failures are counted, and ``next`` turns the counts into a pause.
+
+Surprise: at first, the next question comes sooner after a failure than after an answer.
 """
 
 from __future__ import annotations

@@ -2,15 +2,14 @@
 
 Knows counts and moments. Must not know how slots are counted, connections, locks or clocks.
 
-A turn is RDY 1 for one message; for several if the nsqd had messages in its last turns and handlers
-are quick. An nsqd that has a message sends it at once, so its turn lasts a round trip and the time
-of the handler. The last answer ends the turn: RDY 0 leaves before the answer, in the same write, so
-nsqd cannot send another message, and the slot is free at once.
+A turn is RDY 1 for one message, or for several messages of an nsqd with a backlog. The last answer
+ends the turn: RDY 0 leaves before it, in the same write, so the slot is free at once. An nsqd that
+has nothing loses its turn after a *look*.
 
-An nsqd that has nothing loses its turn after a *look*. While its RDY 0 is on the way, a message may
-be on the way here, so the slot counts as used until RDY 0 has arrived (``RdyNode.transit``). The
-same holds at the end of a turn that began with RDY up: its last answer may have left before the
-number of its messages was known, and so before RDY 0 (``Turn.is_sure``).
+Surprise: RDY 0 alone does not free a slot. While it is on the way to nsqd, a message may be on the
+way here. After a look, the slot therefore counts as used until RDY 0 has arrived
+(``RdyNode.transit``). The same holds after a turn whose last answer may have left before RDY 0
+(``Turn.is_sure`` is False).
 """
 
 from __future__ import annotations
@@ -163,7 +162,7 @@ class Turn:
         return True
 
     def _lengthen(self, seconds: float, came: int) -> int:
-        """Return the messages of the next turn, after one of ``seconds`` that used all of its own.
+        """Return the length of the next turn in messages. The last one used all ``came`` messages.
 
         An nsqd that had a message in several turns one after the other has a backlog.
         """
@@ -177,7 +176,7 @@ class Turn:
     def lose(self, now: float, nodes: int) -> bool:
         """End a look that found nothing. Return True if the whole turn found nothing.
 
-        From the second such turn in a row on the nsqd rests; longer each time.
+        From the second such turn in a row on, the nsqd rests, longer each time.
         """
         self.state = TurnState.WAITS
         self._full = 0

@@ -1,6 +1,11 @@
 """Log lines about repeated troubles: the beginning, then lines at growing intervals, the end.
 
 Knows names and times. Must not know logging, or whose clock and lock it is given.
+
+A failure is noted by place and kind, and the result is a ``Tell`` if a line is due.
+
+Surprise: a trouble that comes back soon is not new. It keeps its interval, so an nsqd that comes
+and goes does not fill the log.
 """
 
 from __future__ import annotations

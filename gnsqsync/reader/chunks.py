@@ -2,6 +2,12 @@
 
 Knows the size of a chunk, the order of the queue, and how chunks go back to nsqd. Must not know a
 handler.
+
+A reading thread cuts messages into chunks by the pace of the handler, and workers take the chunks.
+The timer queues the rest of a late chunk again (``relieve``).
+
+Surprise: messages are taken from a worker without a lock. Worker and timer use one iterator, and
+``list(left)`` empties it in one step.
 """
 
 from __future__ import annotations

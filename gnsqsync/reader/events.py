@@ -2,6 +2,11 @@
 
 Decides only which lines to leave out because the process has just logged the same. Every method
 is called outside all locks, on the thread where the event happened.
+
+A method logs at most one line, and calls the hooks of the Observers.
+
+Surprise: many lines are missing on purpose. All Readers and Writers of a process share one memory
+of troubles, so a second Reader at the same dead nsqd logs nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,12 @@
 """Lanes: messages of one lane run one after another, in the order in which they came here.
 
 Knows keys, and which message holds which lane. Must not know a worker or a queue.
+
+``admit`` lets the first message of a lane through and parks the others. ``leave`` gives the lane to
+the next one.
+
+Surprise: the user's key function runs on the reading thread. Its error is kept, and raised on the
+worker, where the handler would run.
 """
 
 from __future__ import annotations

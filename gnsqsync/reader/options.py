@@ -1,6 +1,12 @@
 """Options of a Reader about flow rather than the connection, and a Reader's whole setup.
 
 Knows the range of each option, and which options contradict each other. Starts nothing.
+
+``ReaderOptions`` has the options about flow, and ``ReaderSetup`` adds names, servers, handler and
+Observers: all that a start needs. ``ReaderOptionKeywords`` repeats the names for type checkers.
+
+Surprise: a group copies the setups of its Readers with other values, such as a shared timer, before
+it starts them.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ Holds the policy objects. Takes no lock and sends nothing: the Subscription does
 
 ``plan`` decides: it asks the allocator for shares, limits them by the rate, and returns the
 connections whose RDY changes.
+
+Surprise: the share of a connection is not all that counts. A turn and a rate limit also bound the
+messages that may come, by a credit (``RdyLevel.allow``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,12 @@
 """Connections that take no more messages, and are closed when their messages are answered.
 
 Knows when a connection is drained, and when it has become useless.
+
+``why_useless`` finds such a connection. ``Retiring`` keeps it until nsqd has answered CLS and each
+message is answered.
+
+Surprise: a connection can look healthy and be useless. After a SUB to a topic that nsqd was
+deleting, nsqd sends heartbeats and never a message.
 """
 
 from __future__ import annotations

@@ -96,8 +96,7 @@ class Subscription:
         self._tasks: list[Task] = []
         # Addresses whose nsqd refused us for a reason that a retry does not change.
         self._refused: dict[Address, NSQError] = {}
-        # Addresses where this Reader was subscribed. A secret function that was right there once
-        # may become right again.
+        # Addresses where this Reader was subscribed: a secret that was right may be so again.
         self._subscribed: set[Address] = set()
         # True once a stop has begun: no dial from now on.
         self._stopping = False

@@ -1,6 +1,11 @@
 """Dialling, and the parts of a connected socket that native and gevent sockets share.
 
 Knows addresses, socket options and the division of a deadline. Must not know threads or greenlets.
+
+``connect`` looks the name up, and tries one address after the other with an equal share of the time
+that is left. A Cutter ends it from another task.
+
+Surprise: a dial to a free port of this machine can connect to itself. That counts as a refusal.
 """
 
 from __future__ import annotations

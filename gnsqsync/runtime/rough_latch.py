@@ -1,6 +1,11 @@
 """Latch for greenlets with cheap waits that may end a few milliseconds late.
 
 Knows gevent's loop and hub. Must not know a socket or a task.
+
+A wait notes its end in the ``Clock``, which looks at all waits each 5 ms and stops when there are
+none.
+
+Surprise: no wait has a timer. That is why it is cheap, and why it may end late.
 """
 
 from __future__ import annotations

@@ -2,6 +2,11 @@
 
 Takes each of them as Python made it, so that it works even if gevent patched sockets only. Must not
 know what runs in the threads.
+
+Events and latches are made of bare locks, which are cheaper, and ``dial`` connects the sockets.
+
+Surprise: ``threading.Event`` and a timed ``SimpleQueue`` are not used. A signal handler could hang
+in the one, and the other may wait for ever before Python 3.13.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
 """Timer: the thread that runs a TimerHeap of backoff ends, redials, RDY rounds and touches.
 
 Knows a heap, its lock and a thread. Must not know what a job does.
+
+``after`` puts a job into the heap, and wakes the thread if the job is the first one.
+
+Surprise: all jobs share one thread. A job that blocks delays each redial and touch, so ``behind``
+shows it to the health page.
 """
 
 from __future__ import annotations

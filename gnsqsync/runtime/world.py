@@ -1,6 +1,11 @@
 """State of the process: whether gevent has replaced socket or threading, and if that changed.
 
 Never imports gevent: a process that did not load it is not patched.
+
+``check`` records the state at the first use, and refuses a process that was patched later.
+
+Surprise: a fork begins anew. gunicorn patches the children of an unpatched parent, and a child has
+none of the parent's tasks.
 """
 
 from __future__ import annotations

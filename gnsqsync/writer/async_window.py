@@ -1,4 +1,10 @@
-"""Limit of what publish_async may have under way. Knows sizes only, no connection."""
+"""Limit of what publish_async may have under way. Knows sizes only, no connection.
+
+``enter`` takes room for a publish, and ``leave`` gives it back when the publish has an outcome.
+
+Surprise: after ``close`` each publish is admitted. It finds the Writer closed, and all callers that
+wait for room wake without a rule of their own.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +22,7 @@ BACKLOG_PUBLISHES = 10_000
 class AsyncWindow:
     """Admission of publishes while there is room. The others wait until outcomes make some.
 
-    ``_lock`` guards the four fields below. A lone publish always fits, however large.
+    ``_lock`` guards all counts and ``_closed``. A lone publish always fits, however large.
     """
 
     def __init__(self, runtime: Runtime) -> None:

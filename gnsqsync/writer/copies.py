@@ -3,6 +3,9 @@
 Knows how many nsqds have said OK. The NsqdPool says which nsqds there are.
 
 Each round sends to all missing nsqds and then waits for each, so that their times do not add up.
+
+Surprise: more nsqds than wanted may store a message. An nsqd that did not answer in time may have
+stored it, and another one is asked in its place.
 """
 
 from __future__ import annotations
