@@ -33,7 +33,9 @@ def mortal(site: Site) -> list[Server]:
     return [site.own_nsqd(), *site.nsqds(2)]
 
 
-def test_each_message_is_at_so_many_nsqds(client: Client, nsqds: list[Server], topic: str) -> None:
+def test_each_message_is_at_the_wanted_number_of_nsqds(
+    client: Client, nsqds: list[Server], topic: str
+) -> None:
     writer = client.writer(*nsqds, copies=2, headers=True)
     for number in range(30):
         writer.publish(topic, str(number))

@@ -359,7 +359,7 @@ def test_without_http_it_ends_when_nothing_comes(dead: Dead, world: World) -> No
     assert dead.counts() == (3, 0)
 
 
-def test_of_two_nsqds_each_gets_its_own_back(site: Site) -> None:
+def test_each_of_two_nsqds_gets_its_own_letters_back(site: Site) -> None:
     first, second = site.nsqds(2)
     one, two = Dead(first), Dead(second)
     two.origin, two.topic = one.origin, one.topic

@@ -133,7 +133,7 @@ def test_a_key_for_many_messages_is_refused(client: Client, nsqd: Server, topic:
         writer.publish_many(topic, [b"a", b"b"], headers={"key": "k"})
 
 
-def test_who_did_not_ask_for_headers_gets_the_bytes(
+def test_a_reader_without_headers_gets_the_bytes(
     client: Client, nsqd: Server, world: World, topic: str
 ) -> None:
     client.writer(nsqd, headers=True).publish(topic, b"x", headers={"a": "b", "key": "k"})

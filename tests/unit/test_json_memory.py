@@ -89,7 +89,7 @@ def test_what_takes_too_much_is_refused_before_it_is_parsed() -> None:
     assert http_error(500, "Oops", content, "http://h:1/stats").code == "Oops"
 
 
-def test_who_makes_more_of_an_object_takes_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_larger_objects_lower_the_number_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_memory, "MAX_MEMORY", 10_000)
     assert parse_json(b"[{},{},{}]") == [{}, {}, {}]
     with pytest.raises(TooLarge):

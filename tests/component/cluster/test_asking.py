@@ -61,7 +61,7 @@ def test_a_call_that_hangs_is_late_and_delays_no_other(runtime: Runtime) -> None
     assert str(found.failures["a"]) == "no answer within 0.05 s"
 
 
-def test_at_most_so_many_run_at_a_time(runtime: Runtime) -> None:
+def test_the_number_of_calls_at_a_time_is_bounded(runtime: Runtime) -> None:
     running = most = 0
     lock = runtime.lock()
     both = runtime.event()

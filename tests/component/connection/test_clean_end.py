@@ -105,9 +105,7 @@ def test_what_is_published_behind_the_end_goes_to_another_nsqd(
         assert len(bodies(other.connections[0])) == 1
 
 
-def test_who_sends_beside_one_that_reads_writes_nothing_behind_the_end(
-    client: Client, world: World
-) -> None:
+def test_a_second_publisher_writes_nothing_after_the_end(client: Client, world: World) -> None:
     """The one that has the turn to read is held up, and so does not see the EOF."""
     ends = EndsBehind()
     with ScriptedNsqd(*ends.scripts) as nsqd:

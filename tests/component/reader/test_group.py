@@ -58,7 +58,7 @@ def test_one_that_fails_before_the_next_has_started(client: Client, world: World
         assert readers[1].join(0) == StopResult(0, 0)
 
 
-def test_who_joins_during_the_start_waits_for_all(client: Client, world: World) -> None:
+def test_a_join_during_the_start_waits_for_all(client: Client, world: World) -> None:
     go_on = False
 
     class Late(Reader):

@@ -70,7 +70,7 @@ def test_attempts_are_unsigned_and_the_limit_is_exact(
 
 
 @pytest.mark.parametrize("attempts", [6, 40000, 65535])
-def test_a_message_that_no_handler_failed_on_is_handled_however_often_it_came(
+def test_a_message_that_failed_in_no_handler_is_handled_at_any_attempt(
     client: Client, world: World, attempts: int
 ) -> None:
     """As after many restarts, each of which is a delivery."""

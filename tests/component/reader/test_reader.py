@@ -320,7 +320,7 @@ def test_start_twice(client: Client, world: World) -> None:
         assert len(nsqd.connections) == 1
 
 
-def test_who_is_interrupted_three_times_waits_no_more(client: Client, world: World) -> None:
+def test_a_third_interrupt_ends_the_wait(client: Client, world: World) -> None:
     class Interrupted(BaseException):
         pass
 

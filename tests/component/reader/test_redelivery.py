@@ -185,7 +185,7 @@ def test_waiting_messages_of_a_lost_connection_are_dropped(
         assert [message.body for message in handler.got] == [b"slow", b"new"]
 
 
-def test_a_thousand_messages_on_their_way_when_rdy_is_lowered_close_nothing(
+def test_a_thousand_messages_after_a_lower_rdy_close_no_connection(
     client: Client, world: World, handler: Handler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was allowed once may come, however large it is."""

@@ -344,7 +344,7 @@ def test_no_nsqlookupd_that_can_be_asked_is_an_outage(client: Client, world: Wor
 # -- who waits ------------------------------------------------------------------------------------
 
 
-def test_who_waits_tries_a_silent_connection_again(client: Client, world: World) -> None:
+def test_a_waiting_writer_tries_a_silent_connection_again(client: Client, world: World) -> None:
     with ScriptedNsqd([automatic(hooks={"PUB": nothing})]) as nsqd:
         writer = connected(client.writer(nsqd, outage="wait", publish_timeout=0.3))
         for _ in range(3):
@@ -352,7 +352,7 @@ def test_who_waits_tries_a_silent_connection_again(client: Client, world: World)
         assert len(nsqd.connections) == 1
 
 
-def test_who_waits_may_do_so_for_ever(client: Client, world: World) -> None:
+def test_a_writer_may_wait_for_ever(client: Client, world: World) -> None:
     with ScriptedNsqd() as nsqd:
         nsqd.refuse_connections()
         options = {"publish_timeout": math.inf, "connect_timeout": math.inf}

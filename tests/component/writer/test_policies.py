@@ -182,7 +182,9 @@ def test_an_nsqd_that_reads_nothing_costs_the_deadline(client: Client, world: Wo
         assert writer.stats().not_sent == 1
 
 
-def test_who_has_more_time_goes_on_where_another_stopped(client: Client, world: World) -> None:
+def test_a_publish_with_more_time_goes_on_where_another_stopped(
+    client: Client, world: World
+) -> None:
     """The writer of a shared send gives up; what it left is written when there is room."""
     go_on = threading.Event()
     steps = [automatic(until="IDENTIFY"), scripted.wait_until(go_on), automatic()]

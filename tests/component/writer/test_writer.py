@@ -98,7 +98,9 @@ def test_many_that_publish_when_nobody_listens_dial_once_a_round(
     runtime.check_ended()
 
 
-def test_who_waits_for_a_dial_that_fails_does_not_dial_again(client: Client, world: World) -> None:
+def test_a_publish_that_waits_for_a_failing_dial_does_not_dial_again(
+    client: Client, world: World
+) -> None:
     """Twenty wait for one handshake that hangs; it fails once for all of them."""
     runtime = counting(world)
     with ScriptedNsqd([automatic(hooks={"IDENTIFY": nothing})]) as nsqd:
@@ -160,7 +162,7 @@ def test_no_time_is_too_long(client: Client, world: World, seconds: float) -> No
         world.eventually(lambda: reader.stats().connections)
 
 
-def test_who_waits_for_a_dial_goes_on_when_another_one_succeeds(
+def test_a_publish_that_waits_for_a_dial_goes_on_when_another_succeeds(
     client: Client, world: World
 ) -> None:
     go_on = threading.Event()

@@ -17,7 +17,7 @@ class Timed(Troubles):
         return self
 
 
-def test_an_outage_is_told_at_its_begin_at_growing_intervals_and_at_its_end() -> None:
+def test_an_outage_is_told_at_begin_at_growing_intervals_and_at_the_end() -> None:
     troubles = Timed()
     told = []
     for second in range(8000):
@@ -93,7 +93,7 @@ def test_kinds_and_places_are_told_for_themselves() -> None:
     assert troubles.at(12).ended("b")
 
 
-def test_who_uses_a_place_is_named() -> None:
+def test_users_of_a_place_are_named() -> None:
     troubles = Timed()
     one, two, three = object(), object(), object()
     troubles.at(0).uses("a", one, "orders/shop")
