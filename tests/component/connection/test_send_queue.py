@@ -234,7 +234,7 @@ def test_the_rest_of_what_was_begun_is_not_written_behind_the_end() -> None:
     ]
 
 
-def test_what_a_liar_answered_before_it_was_sent_is_answered() -> None:
+def test_an_answer_that_came_before_its_publish_was_sent_counts() -> None:
     kernel = Kernel()
     kernel.has_eof = True
     send_queue = publishes_on(kernel)
@@ -328,7 +328,7 @@ def test_a_rest_that_another_one_leaves_just_before_the_lock_goes_first() -> Non
     assert kernel.taken == FIRST + SECOND
 
 
-def test_what_waits_shares_a_send() -> None:
+def test_waiting_answers_share_a_send() -> None:
     kernel = Kernel()
     send_queue = answers_on(kernel, RdyLevel(adaptive=False))
     send_queue.commands += [b"NOP\n", b"TOUCH 0123456789abcdef\n"]

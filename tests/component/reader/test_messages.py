@@ -190,7 +190,7 @@ def given_up(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [r for r in caplog.records if "gave up" in r.msg or "waits in nsqd" in r.msg]
 
 
-def test_with_nowhere_to_go_it_is_not_finished_but_waits_in_nsqd(
+def test_a_message_with_nowhere_to_go_waits_in_nsqd(
     client: Client, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One ERROR for each message, and what to do; the next failures of it are warnings."""

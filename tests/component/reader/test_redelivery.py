@@ -51,7 +51,7 @@ def subscribed(world: World, nsqd: ScriptedNsqd) -> Any:
     return nsqd.connections[-1]
 
 
-def test_one_that_waits_for_its_turn_is_brought_up_to_date(
+def test_a_waiting_copy_is_brought_up_to_date(
     client: Client, world: World, handler: Handler
 ) -> None:
     with ScriptedNsqd() as nsqd:

@@ -121,7 +121,7 @@ def test_what_is_not_sent_is_told_with_the_dial_that_failed(client: Client, worl
         assert observer.calls[-1] == ("publish_failed", "t", 1, NotSent, 0)
 
 
-def test_how_many_nsqd_has_confirmed_before(client: Client) -> None:
+def test_a_failed_publish_many_tells_the_confirmed_number(client: Client) -> None:
     observer = Recorder()
     with ScriptedNsqd([automatic(until="MPUB"), automatic(hooks={"MPUB": refuse("E_X no")})]) as n:
         writer = client.writer(n, observer=observer, max_body_size=40)

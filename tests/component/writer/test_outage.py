@@ -229,7 +229,7 @@ def http(connection: scripted.Connection, command: Command) -> None:
     ],
     ids=["http port", "refused secret", "no tls"],
 )
-def test_what_does_not_help_to_try_again_fails_at_once(
+def test_an_error_that_no_retry_cures_fails_at_once(
     client: Client,
     world: World,
     outage: str,
@@ -259,7 +259,7 @@ def test_what_does_not_help_to_try_again_fails_at_once(
 # -- several --------------------------------------------------------------------------------------
 
 
-def test_two_that_answer_no_publish_are_one(client: Client, world: World) -> None:
+def test_two_nsqds_that_answer_no_publish_are_an_outage(client: Client, world: World) -> None:
     scripts = [automatic(hooks={"PUB": nothing})], [automatic(hooks={"IDENTIFY": nothing})]
     with ScriptedNsqd(*scripts) as one, ScriptedNsqd(*scripts) as two:
         writer = connected(client.writer(one, two, publish_timeout=0.4))

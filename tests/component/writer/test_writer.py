@@ -326,7 +326,7 @@ def test_a_publisher_that_was_killed_holds_up_no_other_for_ever(
 # -- refusals -------------------------------------------------------------------------------------
 
 
-def test_what_one_cannot_store_another_takes(client: Client, world: World) -> None:
+def test_a_message_that_one_nsqd_cannot_store_goes_to_another(client: Client, world: World) -> None:
     hooks = {"PUB": refuse("E_PUB_FAILED PUB failed disk full"), "MPUB": refuse("E_MPUB_FAILED no")}
     with ScriptedNsqd([automatic(hooks=hooks)]) as full, ScriptedNsqd() as good:
         writer = client.writer(full, good)

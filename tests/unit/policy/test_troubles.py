@@ -51,7 +51,7 @@ def test_a_new_outage_is_told_at_once() -> None:
         assert over is not None and over.seconds == 5
 
 
-def test_one_that_comes_and_goes_is_told_a_few_times_and_then_at_intervals() -> None:
+def test_a_recurring_trouble_is_told_a_few_times_then_at_intervals() -> None:
     troubles = Timed()
     begins, ends = [], []
     for second in range(0, 600, 2):
