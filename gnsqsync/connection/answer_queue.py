@@ -5,8 +5,8 @@ Knows the RDY that the connection asks for. Must not know received frames or pub
 Any thread appends answers. Each write takes all of them: a lower RDY, then REQ and TOUCH, then the
 FINs as one piece, then a higher RDY.
 
-Surprise: a write that only changes RDY may be needed although no answer waits. The queue is
-therefore asked with ``has_unsent``, and not by the length of its lists.
+Surprise: RDY is in no list. Each write compares the wanted RDY with the last one sent, so a change
+that is undone in time never leaves.
 """
 
 from __future__ import annotations

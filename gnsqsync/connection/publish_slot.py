@@ -4,7 +4,7 @@ Knows latches and futures. Must not know a socket, a queue, or who reads the ans
 
 The publisher makes a slot, the queue sends its bytes, and the thread that reads sets its outcome.
 
-Surprise: most slots have no latch, because their publishers read the answer themselves. A publisher
+Surprise: many slots have no latch, because their publishers read the answer themselves. A publisher
 that has to wait sets the latch first, and then looks for the outcome.
 """
 

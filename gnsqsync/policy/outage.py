@@ -4,8 +4,8 @@ Knows addresses, errors and delays. Must not know sockets, locks or the time of 
 
 Dials and publishes report what they met, and ``due`` says when the outage begins.
 
-Surprise: a connected nsqd counts as able to take publishes, even before its first OK. Only a
-publish that gets no answer makes it away again.
+Surprise: a connected nsqd counts as able to take publishes, even before its first OK. It is
+away again from the start of the next dial, or of a publish that gets no answer.
 """
 
 from __future__ import annotations

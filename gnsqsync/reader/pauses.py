@@ -5,7 +5,7 @@ Knows the backoff, and who must learn of its decisions. Decides nothing itself.
 A verdict goes to the backoff under the lock, and RDY is planned anew. After the lock, RDY is sent,
 and then messages go back and a line is logged.
 
-Surprise: most successes never come here. While the backoff is off, workers only add them to
+Surprise: most successes never come here. Without a pause or a growth, workers only add them to
 ``evidence``, without a lock.
 """
 

@@ -2,8 +2,8 @@
 
 ``enter`` takes room for a publish, and ``leave`` gives it back when the publish has an outcome.
 
-Surprise: after ``close`` each publish is admitted. It finds the Writer closed, and all callers that
-wait for room wake without a rule of their own.
+Surprise: after ``close`` each publish is admitted. It finds the Writer closed, so callers that wait
+for room need no case of their own.
 """
 
 from __future__ import annotations
