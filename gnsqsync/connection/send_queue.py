@@ -99,8 +99,8 @@ class SendQueue(ABC):
         stream takes no more.
 
         ``wait``: seconds in all that this call may wait while the kernel's buffer is full. The next
-        flush writes the rest. Any other failure of the send shuts the stream down, which wakes the
-        reading thread. Only a kill or an interrupt (no Exception) is raised here.
+        flush writes the rest. The error of a failed send is kept in ``broken`` for the reading
+        thread. Only a kill or an interrupt (no Exception) is raised here.
         """
         lock = self._lock
         until = self._now() + wait if wait else 0.0

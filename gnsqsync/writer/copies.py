@@ -95,7 +95,7 @@ class CopyingPublisher(Publisher):
     def _send(
         self, copies: _Copies, data: bytes, messages: int, timeout: float, deadline: float
     ) -> tuple[list[tuple[PublishingConnection, PublishSlot]], bool]:
-        """Send to the missing number of nsqds. Return what was sent; True if more may exist."""
+        """Send to as many nsqds as are missing. Return what was sent; True if there may be more."""
         pool = self.pool
         sent: list[tuple[PublishingConnection, PublishSlot]] = []
         while (missing := self._wanted - len(copies.stored) - len(sent)) > 0:

@@ -205,7 +205,7 @@ class NsqdPool:
             addresses = self._nodes.candidates(now, self._live.keys())
             listed = self._nodes.listed
             if without:
-                # The nsqds ``without`` are live, and a dial would replace their connections.
+                # The nsqds in ``without`` are live, and a dial would replace their connections.
                 listed = tuple(address for address in listed if address not in without)
                 addresses = [address for address in addresses if address not in without]
                 if not addresses:

@@ -76,7 +76,7 @@ def test_the_sum_counts_objects_made_from_the_text() -> None:
     assert memory_of(content) >= used
 
 
-def test_what_takes_too_much_is_refused_before_it_is_parsed() -> None:
+def test_json_that_needs_too_much_memory_is_not_parsed() -> None:
     def never(content: bytes) -> None:
         raise AssertionError("it was parsed")
 

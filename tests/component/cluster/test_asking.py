@@ -84,7 +84,7 @@ def test_the_number_of_calls_at_a_time_is_bounded(runtime: Runtime) -> None:
     assert most == 2
 
 
-def test_what_is_no_error_of_nsq_is_raised(runtime: Runtime) -> None:
+def test_an_error_that_is_no_nsq_error_is_raised(runtime: Runtime) -> None:
     def wrong() -> int:
         raise KeyError("a mistake in a call")
 

@@ -76,7 +76,7 @@ WAYS: dict[str, Callable[[World, Writer], None]] = {
 
 @pytest.mark.parametrize("gap", [0.0, 0.02, 0.05])
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_published_behind_the_end_goes_to_a_new_connection(
+def test_a_publish_after_the_end_goes_to_a_new_connection(
     client: Client, world: World, way: str, gap: float
 ) -> None:
     ends = EndsBehind()
@@ -92,7 +92,7 @@ def test_what_is_published_behind_the_end_goes_to_a_new_connection(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_published_behind_the_end_goes_to_another_nsqd(
+def test_a_publish_after_the_end_goes_to_another_nsqd(
     client: Client, world: World, way: str
 ) -> None:
     ends = EndsBehind()

@@ -538,7 +538,7 @@ def test_a_caller_with_much_time_gives_a_stalled_connection_up_too() -> None:
     assert isinstance(cut.error, NotSent)
 
 
-def test_what_breaks_a_send_wakes_the_reading_thread_and_is_not_raised() -> None:
+def test_a_broken_send_wakes_the_reading_thread_and_raises_nothing() -> None:
     def fail() -> None:
         raise OSError(errno.ENOBUFS, "no buffers")
 

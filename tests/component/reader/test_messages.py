@@ -526,9 +526,7 @@ def test_a_refused_fin_of_a_handler_is_told_by_the_hook(client: Client, world: W
         assert observer.seen == [(seen[0], "E_FIN_FAILED")]
 
 
-def test_what_is_remembered_of_answered_messages_goes_with_them(
-    client: Client, world: World
-) -> None:
+def test_memory_of_answered_messages_goes_with_them(client: Client, world: World) -> None:
     def handler(message: Message) -> None:
         message.detach()
         message.finish()

@@ -170,7 +170,7 @@ def test_anchors_and_flags(
     assert groups.made == ["orders"]
 
 
-def test_what_any_nsqlookupd_lists_counts(
+def test_a_topic_that_any_nsqlookupd_lists_counts(
     groups: Groups,
     world: World,
     nsqd: ScriptedNsqd,

@@ -184,7 +184,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.reality("the interpreter throws into a system call, gevent into its hub")
-def test_what_a_killed_worker_had_received_is_not_lost(
+def test_messages_of_a_killed_worker_are_not_lost(
     client: Client, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is killed while it waits for a message, and the reading thread goes on."""

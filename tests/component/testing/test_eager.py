@@ -120,7 +120,7 @@ def test_publishes_of_a_handler_are_handled_after_it_in_order(
     ]
 
 
-def test_what_a_handler_raises_reaches_who_published(topics: Topics) -> None:
+def test_an_error_of_a_handler_reaches_the_publisher(topics: Topics) -> None:
     def fail(message: Message) -> None:
         raise ValueError(message.body.decode())
 

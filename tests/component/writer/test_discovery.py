@@ -121,7 +121,7 @@ def test_nsqlookupds_alone_are_enough(
         writer.publish("t", "x")
 
 
-def test_what_is_given_and_what_is_found_are_both_used(
+def test_given_and_found_nsqds_are_both_used(
     find: Finding,
     world: World,
     lookupd: FakeServer,

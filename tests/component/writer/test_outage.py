@@ -364,7 +364,7 @@ def test_a_writer_may_wait_for_ever(client: Client, world: World) -> None:
         waiting.join()
 
 
-def test_what_a_function_of_the_user_raises_is_no_outage(client: Client, world: World) -> None:
+def test_an_error_of_a_users_function_is_no_outage(client: Client, world: World) -> None:
     def secret() -> str:
         raise LookupError("the vault is closed")
 

@@ -160,7 +160,7 @@ def test_times(shop: Shop) -> None:
     assert due == later
 
 
-def test_what_may_be_in_nsqd_is_not_counted_as_taken_back(
+def test_a_message_that_may_be_in_nsqd_is_not_counted_as_taken_back(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     later = datetime.now(UTC) + timedelta(days=1)

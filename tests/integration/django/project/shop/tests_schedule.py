@@ -176,7 +176,7 @@ class Times(TestCase):
         self.assertEqual([body for _, body, _ in move(now + timedelta(hours=4))], ["c"])
         self.assertEqual(schedule.reschedule("2", now + timedelta(hours=3)), 0)
 
-    def test_what_may_be_in_nsqd_is_not_counted_as_taken_back(self):
+    def test_a_message_that_may_be_in_nsqd_is_not_counted_as_taken_back(self):
         for key in ("doubtful", "moved", "sure"):
             schedule.publish_after("orders", key, 0, key=key)
 
