@@ -67,9 +67,11 @@ class Workers:
         self._name = name
         # Guards the next three fields.
         self._mutex = self.runtime.mutex()
+        # Jobs that no task has begun.
         self._waiting: deque[Callable[[], object]] = deque()
         # Number of tasks that will look for another job.
         self._running = 0
+        # Tasks that may be alive.
         self._tasks: list[Task] = []
 
     def begin(self, job: Callable[[], object]) -> None:

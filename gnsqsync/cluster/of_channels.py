@@ -15,9 +15,11 @@ from gnsqsync.stats import counted
 
 __all__ = ["RULES", "names_dead_letters"]
 
+# Names of topics that look like those of dead letters.
 _LETTERS = re.compile(r".+[-._](?:dead|dead[-._]?letters?|dlq)(?:#ephemeral)?", re.IGNORECASE)
-# Share of messages that timed out, or requeues per message, from which on it is a trouble.
+# Share of messages that timed out from which on it is a trouble.
 _MANY_TIMEOUTS = 0.1
+# Requeues per message from which on it is a trouble.
 _MANY_REQUEUES = 1.0
 # Upper bound of programs that a finding names.
 _PROGRAMS = 5
@@ -451,6 +453,7 @@ def _of_channels(seen: Snapshot) -> Iterator[Finding]:
             yield from _sampled(channel)
 
 
+# Functions that look for troubles of topics and channels, in the order of the findings.
 RULES = (_missing, _of_topics, _of_channels)
 
 

@@ -16,6 +16,7 @@ __all__ = ["RULES"]
 
 # Seconds by which clocks may differ. Servers tell whole seconds only.
 _CLOCKS_MAY_DIFFER = 3.0
+# Nanoseconds of a second.
 _NANOSECONDS = 1e9
 
 
@@ -334,6 +335,7 @@ def _secret(seen: Snapshot) -> Iterator[Finding]:
             )
 
 
+# Functions that look for troubles of servers, in the order of the findings.
 RULES = (
     _lookupds_away,
     _no_nsqd,

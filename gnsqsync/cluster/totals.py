@@ -37,6 +37,7 @@ class ChannelTotal(NamedTuple):
     timed_out: int = 0
     messages: int = 0
     clients: int = 0
+    # True if the channel is paused at one nsqd or more.
     paused: bool = False
     ready: int = 0
 
@@ -66,6 +67,7 @@ class TopicTotal(NamedTuple):
 
     depth: int = 0
     messages: int = 0
+    # True if the topic is paused at one nsqd or more.
     paused: bool = False
     nodes: int = 0
     channels: Mapping[str, ChannelTotal] = MappingProxyType({})

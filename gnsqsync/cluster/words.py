@@ -8,8 +8,9 @@ from gnsqsync.stats import counted
 
 __all__ = ["printable", "short", "some_of", "verb", "waiting"]
 
-# Upper bound of names in a sentence, and of the characters of a text that a server or client chose.
+# Upper bound of names in a sentence.
 _NAMED = 3
+# Upper bound of the characters of a text that a server or client chose.
 _LONGEST = 200
 
 

@@ -1,6 +1,12 @@
 """Queue of answers to messages on their way to one nsqd: FIN, REQ, TOUCH, and RDY.
 
 Knows the RDY that the connection asks for. Must not know received frames or publishes.
+
+Any thread appends answers. Each write takes all of them: a lower RDY, then REQ and TOUCH, then the
+FINs as one piece, then a higher RDY.
+
+Surprise: RDY is in no list. Each write compares the wanted RDY with the last one sent, so a change
+that is undone in time never leaves.
 """
 
 from __future__ import annotations

@@ -1,6 +1,13 @@
 """In-flight table of one connection: the unanswered messages by id, as nsqd counts them.
 
 Knows what a redelivery does to the first copy, and when nsqd ignores RDY. Must not know commands.
+
+The thread that reads adds messages, and the thread whose ``pop`` succeeds answers one. ``time_out``
+frees the slots of messages that a user took and forgot.
+
+Surprise: two copies of a message may be in the table, one under the id and one under itself. nsqd
+delivered the message again while a handler held the first copy, and an answer to either copy
+answers both.
 """
 
 from __future__ import annotations
@@ -76,7 +83,7 @@ class InFlight(dict["bytes | Message", Message]):
         return False, double
 
     def check_ceiling(self, had: int, came: list[Message], allowed: int, nsqd: str) -> None:
-        """Raise ProtocolError if nsqd ignores RDY, with more than ``allowed`` messages here.
+        """Raise ProtocolError if nsqd goes on sending with more than ``allowed`` messages here.
 
         ``came``: the messages just added. ``had``: the size of the table before. A healthy nsqd
         resends any number of timed-out messages, but stops when it reads the RDY 0 sent for that.
@@ -89,7 +96,7 @@ class InFlight(dict["bytes | Message", Message]):
         self._beyond += sum([len(message.body) + MESSAGE_COST for message in beyond])
         if self._beyond <= MOST_BEYOND:
             return
-        # Large bodies: as many bytes again as were allowed, since all of them can time out at once.
+        # All messages can time out at once, so nsqd may send again as many bytes as it was allowed.
         granted = sum([len(m.body) + MESSAGE_COST for m in list(self.values())[:allowed]])
         if self._beyond > granted:
             raise ProtocolError(

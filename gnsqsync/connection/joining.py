@@ -1,6 +1,12 @@
 """Waiting for the reading threads of closed connections, and cutting those that nsqd keeps open.
 
 Knows tasks and connections. Must not know why the connections were closed.
+
+All threads together have a second to see nsqd's EOF. Connections that are left are then cut, and
+their threads have five more seconds.
+
+Surprise: a close waits for nsqd. nsqd reads what was sent before our EOF and then closes its side,
+so a cut at once might lose commands.
 """
 
 from __future__ import annotations
@@ -12,8 +18,9 @@ from gnsqsync.runtime import Runtime, Task
 
 __all__ = ["join_or_cut"]
 
-# Seconds for nsqd to close its side after our EOF, and then for a reading thread to end.
+# Seconds for nsqd to close its side after our EOF.
 _EOF_SECONDS = 1.0
+# Seconds for a reading thread to end after its connection was cut.
 _JOIN_SECONDS = 5.0
 
 

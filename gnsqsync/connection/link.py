@@ -5,6 +5,9 @@ publish: ``SubscribedConnection`` and ``PublishingConnection`` fill the steps th
 
 ``open`` runs on the dialling thread, ``read`` on the reading thread. Any thread may close. Every
 end of the connection goes through ``lose``, on the reading thread.
+
+Surprise: ``close`` and ``cut`` only ask for the end. The socket is closed by the reading thread,
+once its receive has returned.
 """
 
 from __future__ import annotations
@@ -37,7 +40,9 @@ __all__ = ["PASSING_WAIT", "Link", "State"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.connection")
 
+# Data of the response to a publish.
 _OK = b"OK"
+# Data of the response by which nsqd asks for a NOP.
 _HEARTBEAT = b"_heartbeat_"
 
 # Seconds that a thread waits for room in the kernel's buffer when it flushes for others.
@@ -84,6 +89,7 @@ class Link(ABC):
         self.address = address
         self.nsqd_address: str = str(address)
         self.connected_at: float = 0.0
+        # Only ``_move`` and ``abandon`` change it.
         self.state: State = State.DIALLING
         # True once CLS, close() or cut() has asked for the end, which is then not reported.
         self.end_was_asked: bool = False

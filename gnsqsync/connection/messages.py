@@ -5,6 +5,9 @@ that counts messages.
 
 The reading thread runs ``read``. While ``worker_may_read`` is true it stands aside, and the only
 worker receives in its place (``read_for_worker``); the ReadTurn hands the turn between the two.
+
+Surprise: a message that arrives need not reach a handler. If an older copy of it still waits in the
+queue, the new delivery only updates that copy.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ class Receiving(Protocol):
     level: RdyLevel
     in_flight: InFlight
     send_queue: AnswerQueue
+    # False while queued messages must not reach a handler.
     delivers: bool
     # True while the worker may read: one worker, one nsqd, and the RDY share is 1.
     worker_may_read: bool

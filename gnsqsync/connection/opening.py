@@ -1,6 +1,12 @@
 """Opening of a connection, from an address to a stream: dial, IDENTIFY, upgrades, AUTH, SUB.
 
 The steps come from wire.handshake. This module does the I/O between them, under one deadline.
+
+``run`` dials, then drives the generator ``handshake``: it yields bytes to send, answers to wait
+for, and layers to switch on.
+
+Surprise: bytes behind the answer to IDENTIFY belong to the next layer. They are taken out of the
+decoder and decoded again by that layer.
 """
 
 from __future__ import annotations

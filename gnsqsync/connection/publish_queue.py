@@ -3,8 +3,11 @@
 Knows the order of publishes, which is the order of their answers, and what a lost connection means
 for each. Must not know received frames.
 
-Surprise: ``flush`` and ``send`` may return before the caller's bytes have left. The thread that
-holds the lock looks at the lists again after its write, and takes them along.
+A publish moves from ``slots`` to ``pending`` before its bytes are written, so that no answer can
+overtake it.
+
+Surprise: the publish may move back. If the kernel's buffer is full, publishes of which no byte has
+left return to ``slots``.
 """
 
 from __future__ import annotations
@@ -36,9 +39,10 @@ class PublishQueue(SendQueue):
 
     def __init__(self, stream: Stream, runtime: Runtime, *, stall_timeout: float) -> None:
         super().__init__(stream, runtime, stall_timeout=stall_timeout)
-        # Publishes that were not begun, and publishes on their way, which wait for an answer. While
-        # the kernel's buffer is full, publishes stay in ``slots``, where they can be taken back.
+        # Publishes of which no byte has left. While the kernel's buffer is full, they stay here,
+        # where their publishers can take them back.
         self.slots: deque[PublishSlot] = deque()
+        # Publishes on their way, which wait for an answer, the oldest first.
         self.pending: deque[PublishSlot] = deque()
         # True once a fatal error frame came: nsqd reads nothing after the command that caused it.
         self.peer_stopped = False
@@ -65,7 +69,7 @@ class PublishQueue(SendQueue):
         """
         lock = self._lock
         try:
-            # Another thread may empty the queue at any moment: it is looked at once.
+            # A single look, because another thread may empty the queue at any moment.
             if self.slots or self.commands or not lock.acquire(False):
                 must_wait = True
             else:

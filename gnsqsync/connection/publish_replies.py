@@ -1,6 +1,11 @@
 """Replies on a connection that publishes: bytes to replies, and each OK to its publish.
 
 Knows the order of the answers. Must not know the turn to read or a time limit.
+
+``take_in`` decodes a chunk, and ``_answer`` ends one publish for each OK.
+
+Surprise: an OK names no publish. nsqd answers in order, so it belongs to the oldest unanswered
+publish. A publish that nobody waits for therefore keeps its place.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from gnsqsync.wire.frames import FRAME_RESPONSE, FrameDecoder, Reply
 
 __all__ = ["PublishReplies"]
 
+# Data of the response to a publish.
 _OK = b"OK"
 
 

@@ -1,6 +1,11 @@
 """Publish on its way to one nsqd: its bytes, and the outcome that its publisher waits for.
 
 Knows latches and futures. Must not know a socket, a queue, or who reads the answer.
+
+The publisher makes a slot, the queue sends its bytes, and the thread that reads sets its outcome.
+
+Surprise: many slots have no latch, because their publishers read the answer themselves. A publisher
+that has to wait sets the latch first, and then looks for the outcome.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ Knows whose turn it is to send and to read. Must not know frames or redials.
 
 A publisher that gets the turn writes the queue and reads answers until its own has come. The
 reading thread only watches meanwhile, and reads again when no publisher does.
+
+Surprise: ``publish`` may return without an outcome. Another thread then reads the answer, and the
+caller waits for it with ``wait_aside``.
 """
 
 from __future__ import annotations
@@ -24,16 +27,16 @@ __all__ = ["Publishes"]
 
 # Bytes of one receive: four hundred answers, and cheaper than a large buffer.
 _RECV_SIZE = 4096
-# Seconds at the end of a caller's time that it waits with a latch, which is exact, while the
-# reading thread reads. The kernel ends a receive with a timeout some milliseconds late.
+# Seconds before its deadline at which a caller stops reading and waits with a latch. The kernel
+# ends a receive some milliseconds late, and a latch is exact.
 _EXACT_SECONDS = 0.05
 # An nsqd that answers within these seconds is near: on this machine, or in the next rack. One send
 # for several publishes then costs less than a send for each, so a publish waits for others.
 _NEAR_SECONDS = 0.0005
 # Upper bound in seconds of the wait for other publishes.
 _TOGETHER_SECONDS = 0.005
-# Publishes in a row that found no company before the next one sends at once. On greenlets, a
-# publish lets other greenlets queue theirs before it sends.
+# On greenlets, a publish lets other greenlets queue theirs before it sends. After this number of
+# publishes in a row for which no other greenlet had one, the next publish sends at once.
 _COMPANY = 8
 
 
@@ -185,8 +188,8 @@ class Publishes:
             if left < stream.read_timeout:
                 if left <= 0:
                     return
-                # Set only half of the time, and the rest when that is over. The next publisher has
-                # nearly the same time, and then needs no system call to set it again.
+                # Half of the time is set now, and the rest when the half is over. The half also
+                # fits the next publisher, which then needs no system call to set its own.
                 stream.set_read_timeout(left / 2)
             while not slot.done:
                 if not chunks:

@@ -2,6 +2,12 @@
 
 Knows the queue of publishes and who reads their answers. Must not know which nsqd takes a publish,
 or redials: it tells its owner.
+
+``send_queue`` holds the publishes on their way, ``publishes`` sends them and reads the answers, and
+``_close_queue`` gives each of the rest an outcome.
+
+Surprise: an error frame names no publish, either. It belongs to the oldest command that waits for
+an answer.
 """
 
 from __future__ import annotations

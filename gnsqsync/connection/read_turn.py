@@ -34,7 +34,8 @@ class TurnState(Enum):
     FAILED = "failed"
 
 
-# Globals, because each publish looks at them and an enum's attribute is slower.
+# Globals, because each publish looks at them and an enum's attribute is slower: ``_FREE``,
+# ``_CALLER``, ``_FAILED``, and
 _READING_THREAD = TurnState.READING_THREAD
 _FREE = TurnState.FREE
 _CALLER = TurnState.CALLER
@@ -79,8 +80,9 @@ class ReadTurn:
         self._nsqd_address = nsqd_address
         self._now = runtime.now
         self._mutex = runtime.mutex()
-        # The caller that reads, in state CALLER, and its deadline.
+        # The caller that reads, in state CALLER.
         self.owner: Caller | None = None
+        # Time in seconds at which the owner will have stopped, unless it was killed.
         self._deadline = 0.0
         # Callers that wait for the turn, with their deadlines; the newest is last.
         self._waiting: dict[Caller, float] = {}

@@ -26,7 +26,7 @@ _SURE_SECONDS = 1.0
 # Seconds for which a thread tries the lock after an exception struck it in ``acquire``. A living
 # holder needs microseconds.
 _STRUCK_SECONDS = 0.2
-# ``_seen`` when no holder of the lock is watched.
+# Value of ``_seen`` while no holder of the lock is watched.
 _NOT_SEEN = (-1, False, math.inf)
 
 
@@ -58,8 +58,8 @@ class SendQueue(ABC):
         self._is_full = False
         # Number of times that the lock was taken.
         self._holds = 0
-        # The watched holder: its number in ``_holds``, whether it is suspected to have been killed,
-        # and the time at which the suspicion begins or is certain.
+        # The watched holder: its number in ``_holds``, True if it is suspected to have been killed,
+        # and the time at which the suspicion begins or becomes certain.
         self._seen = _NOT_SEEN
         # True once the holder of the lock counts as killed; ``close`` then does not wait for it.
         self._is_deserted = False
@@ -99,8 +99,8 @@ class SendQueue(ABC):
         stream takes no more.
 
         ``wait``: seconds in all that this call may wait while the kernel's buffer is full. The next
-        flush writes the rest. Any other failure of the send shuts the stream down, which wakes the
-        reading thread. Only a kill or an interrupt (no Exception) is raised here.
+        flush writes the rest. The error of a failed send is kept in ``broken`` for the reading
+        thread. Only a kill or an interrupt (no Exception) is raised here.
         """
         lock = self._lock
         until = self._now() + wait if wait else 0.0

@@ -1,4 +1,11 @@
-"""Socket and the layers on it: TLS, then Snappy or DEFLATE. Knows no frame and no command."""
+"""Socket and the layers on it: TLS, then Snappy or DEFLATE. Knows no frame and no command.
+
+Received bytes go up through the layers, and bytes to be sent go down. Without layers, callers pass
+both to the socket themselves (``receive``, ``send_some``).
+
+Surprise: a received chunk may decode to nothing, or to several portions, because a layer returns a
+limited portion at a time.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,12 @@
 
 Decides nothing about RDY, backoff or redials and runs no user code: it tells its consumer.
 Any thread may answer a message.
+
+``messages`` receives into ``in_flight``. A call on a message takes it out, appends the answer to
+``send_queue``, and tells the consumer.
+
+Surprise: most answers are not written at once. A worker flushes at the end of its chunk, and the
+Reader's timer within 0.1 s.
 """
 
 from __future__ import annotations
@@ -27,6 +33,7 @@ from gnsqsync.wire import commands
 
 __all__ = ["Consumer", "SubscribedConnection"]
 
+# Data of the response to CLS: nsqd sends no more messages.
 _CLOSE_WAIT = b"CLOSE_WAIT"
 
 

@@ -59,8 +59,9 @@ class Discovery(Generic[Found]):
         self._lock = runtime.lock()
         # True once no URL is added and no answer is passed on.
         self._stopped = False
-        # Places by URL, and places that were left and may still be busy.
+        # Places by URL.
         self._places: dict[str, _Place[Found]] = {}
+        # Places that were left and may still be busy.
         self._left: list[_Place[Found]] = []
         # Clients that the constructor made and that no poll uses so far.
         self._clients = {url: lookups.client(url, runtime) for url in lookups.urls}

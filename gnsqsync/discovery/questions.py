@@ -56,6 +56,7 @@ def _bounded(addresses: Iterable[Address]) -> set[Address]:
     return found
 
 
+# The question of a Writer, which may publish to any nsqd.
 ALL_NSQDS: Question[Address] = Question("nsqds", "all", _all_nsqds)
 
 

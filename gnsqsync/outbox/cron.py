@@ -17,6 +17,7 @@ __all__ = ["MAX_TEXT", "Cron", "check_zone"]
 
 # Upper bound of a cron text's characters: the size of its column.
 MAX_TEXT: Final = 200
+# Steps of the search for the next time: ``_MINUTE`` and ``_DAY``.
 _MINUTE: Final = timedelta(minutes=1)
 _DAY: Final = timedelta(days=1)
 # Minutes. Zones change their clocks at multiples of it.
@@ -24,6 +25,7 @@ _GRAIN: Final = 15
 # Years without a time after which a cron text, such as "0 0 30 2 *", counts as having none.
 _MOST_YEARS: Final = 50
 
+# Texts that stand for five fields.
 _NICKNAMES: Final = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -33,6 +35,7 @@ _NICKNAMES: Final = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
+# Names that a field may have in place of numbers: ``_MONTHS`` from 1 on, ``_DAYS`` from 0 on.
 _MONTHS: Final = "jan feb mar apr may jun jul aug sep oct nov dec"
 _DAYS: Final = "sun mon tue wed thu fri sat"
 

@@ -17,6 +17,7 @@ __all__ = ["AT_ONCE", "deferred", "future", "later"]
 AT_ONCE = datetime(2000, 1, 1, tzinfo=UTC)
 # Latest time that has a local time in every zone. The calendar ends a day later.
 _LATEST = datetime(9999, 12, 30, tzinfo=UTC)
+# Due time of an interval that leads beyond the calendar. It is refused.
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 

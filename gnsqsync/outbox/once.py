@@ -32,6 +32,7 @@ _OF_THE_MESSAGE = (
     ValueError,
 )
 
+# Error of a handler with ``once`` that answers by itself; {} is the call.
 _ANSWERS = (
     "a handler with once has called {} of its message; it must return, which finishes the message"
     " after the commit, or raise"

@@ -27,6 +27,7 @@ log: logging.Logger = logging.getLogger("gnsqsync.outbox")
 
 # Seconds after which a failed Writer or database is tried again. Failures in a row double them.
 _FIRST_PAUSE = 0.5
+# Upper bound of those seconds.
 _LONGEST_PAUSE = 30.0
 # Seconds between two searches for times that a wrong clock has written.
 _HEAL_SECONDS = 60.0

@@ -2,6 +2,9 @@
 
 Knows the arithmetic and the states. Must not know connections, clocks or who waits. ``Evidence``
 says when failures are an outage; the two tables of transitions say what follows from that.
+
+Surprise: by the rule of outages, a single failure outside of a test changes nothing. A pause begins
+when the Evidence says so.
 """
 
 from __future__ import annotations
@@ -58,6 +61,7 @@ class _Signal(enum.Enum):
 # level of 0 always means OPEN.
 _Transitions = dict[tuple[Phase, _Signal], tuple[int, Phase]]
 
+# The table for a Reader that only an outage pauses.
 _OUTAGES: Final[_Transitions] = {
     (Phase.OPEN, _Signal.OUTAGE): (+1, Phase.BLOCKED),
     (Phase.BLOCKED, _Signal.PAUSE_OVER): (0, Phase.TESTING),

@@ -1,6 +1,12 @@
 """Refusals of a secret or of its rights, which may have been changed since the secret was sent.
 
 Knows errors. Must not know connections, clocks, or how a secret is read.
+
+``are_refused`` looks at the outcome of a publish or dial, and ``fail_tls`` at a failed TLS
+handshake.
+
+Surprise: the refusal may arrive with a later publish. nsqd ends the connection when it refuses, and
+so does not read what follows.
 """
 
 from __future__ import annotations

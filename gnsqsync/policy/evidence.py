@@ -1,6 +1,11 @@
 """Evidence of an outage: failures of different messages against successes.
 
 Knows counts, moments and keys of messages. Must not know pauses, connections or clocks.
+
+The first failure of a message adds points. Successes and time take points away.
+
+Surprise: a message is evidence once, however often it fails. Otherwise a few poison messages would
+look like an outage.
 """
 
 from __future__ import annotations
@@ -10,8 +15,9 @@ from typing import Final
 
 __all__ = ["ALMOST", "ENOUGH", "IN_A_ROW", "MOST_KNOWN", "Evidence"]
 
-# Weights of an outcome. With these, a third of failures is the border.
+# Points that a failure adds. With both weights, a third of failures is the border.
 _FAILURE: Final = 2
+# Points that a success takes away.
 _SUCCESS: Final = 1
 # Failures dominate above this count; 15 in quick succession reach it.
 ENOUGH: Final = 28
@@ -22,10 +28,10 @@ _PER_SECOND: Final = 0.5
 # Upper bound of remembered messages; the oldest is forgotten first. If a fifth of 20 messages a
 # second fail five times in 15 minutes, 3,600 are needed.
 MOST_KNOWN: Final = 10_000
-# Seconds after a pause in which fewer failures in a row are enough, and the count at which such a
-# row begins: eight different messages reach ENOUGH from there. If a fifth of the messages are
-# poison, eight in a row come once in half a million.
+# Seconds after a pause in which fewer failures in a row are enough.
 _WARY_SECONDS: Final = 30.0
+# Count at which such a row begins: eight different messages reach ENOUGH from there. If a fifth of
+# the messages are poison, eight in a row come once in half a million.
 _WARY: Final = 14
 # Number of different messages that fail in a row before a log line is due.
 IN_A_ROW: Final = 5

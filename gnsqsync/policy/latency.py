@@ -4,6 +4,9 @@ Pure arithmetic on counts and moments. Must not know what is sent or received.
 
 ``RdyLevel`` judges one connection; ``JointRate`` tells connections that share one limit whether all
 of them together are a stream.
+
+Surprise: for a lone message, RDY 1 is faster than RDY 100. nsqd sends its buffer at once when as
+many messages are in flight as RDY allows.
 """
 
 from __future__ import annotations
@@ -13,15 +16,17 @@ from typing import Final
 
 __all__ = ["STREAM_BELOW", "STREAM_FROM", "JointRate", "RdyLevel"]
 
-# Messages a second at which a stream begins, and below which it ends. The gap is wide, so that one
-# steady rate cannot be on both sides.
+# Messages a second at which a stream begins.
 STREAM_FROM: Final = 1000.0
+# Messages a second below which a stream ends. The gap between both is wide, so that one steady rate
+# cannot be on both sides.
 STREAM_BELOW: Final = 500.0
 
 # Number of messages over which a rate is measured: a tenth or a fifth of a second at the limit.
-# With fewer, chance would look like a stream or like its end. Of many connections, each is measured
-# over fewer messages (at least the second number), or it would take too long.
+# With fewer, chance would look like a stream or like its end.
 _SAMPLE: Final = 100
+# Least number of messages over which each of many connections is measured. With 100 each, it would
+# take too long.
 _LEAST_SAMPLE: Final = 20
 # Seconds over which the rate of all connections together is measured.
 _ROUND_SECONDS: Final = 0.2
@@ -31,9 +36,9 @@ _ROUND_SECONDS: Final = 0.2
 _BATCH_SECONDS: Final = 0.002
 # Seconds between two measurements of the number of messages in that time.
 _PACE_SECONDS: Final = 0.02
-# Limits for batches. A longer time in seconds is left to nsqd's own timer of 25 ms. A higher rate
-# in messages a second fills nsqd's buffer as quickly.
+# Upper bound in seconds of a batch. A longer time is left to nsqd's own timer of 25 ms.
 _LONGEST_BATCH: Final = 0.0125
+# Messages a second from which on there are no batches: they fill nsqd's buffer as quickly.
 _FULL_FROM: Final = 100_000.0
 # A batch above any share.
 _ALL: Final = 1 << 31

@@ -1,6 +1,12 @@
 """Dials of a Reader: the nsqds to connect to, and the time of each next dial.
 
 Knows addresses, wishes and delays. Must not know sockets, locks or the time of day.
+
+A node waits for its next dial, is dialled, or is live. ``due`` returns the addresses to dial now,
+and ``ended`` plans the next dial.
+
+Surprise: a discovered nsqd is not dialled at once after its connection has ended. The nsqlookupds
+are asked first, because SUB would create a deleted topic again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
 """Outage of a Writer: the time from which unreachable nsqds make publishes fail at once.
 
 Knows addresses, errors and delays. Must not know sockets, locks or the time of day.
+
+Dials and publishes report what they met, and ``due`` says when the outage begins.
+
+Surprise: a connected nsqd counts as able to take publishes, even before its first OK. It is
+away again from the start of the next dial, or of a publish that gets no answer.
 """
 
 from __future__ import annotations
@@ -19,8 +24,9 @@ __all__ = ["REFUSED", "Outage", "is_final"]
 
 # Seconds of nothing but refusals that are an outage. A restart of nsqd takes less.
 REFUSED: Final = 1.0
-# Longest seconds between two dials while it may be a restart; then the first and longest delay.
+# Upper bound in seconds of a delay between two dials while it may be a restart.
 _QUICK: Final = 0.1
+# Seconds of the first delay (``_FIRST``) and of the longest (``_LONGEST``) in an outage.
 _FIRST: Final = 0.5
 _LONGEST: Final = 3.0
 

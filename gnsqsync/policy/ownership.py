@@ -3,6 +3,8 @@
 A kill may strike between any two instructions, even between taking a lock and the ``try`` whose
 ``finally`` gives it back. Here, a kill is gevent.Timeout, GreenletExit, or an exception of a signal
 handler.
+
+Surprise: a lock is never taken from its owner. The connection that it guards is given up instead.
 """
 
 from __future__ import annotations

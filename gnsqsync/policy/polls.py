@@ -1,6 +1,10 @@
 """Pauses between two questions to one nsqlookupd.
 
 Knows counts and seconds. Must not know who asks, clocks or sockets.
+
+Answers and failures are counted, and ``next`` turns the counts into a pause.
+
+Surprise: at first, the next question comes sooner after a failure than after an answer.
 """
 
 from __future__ import annotations
@@ -12,14 +16,15 @@ from typing import Final
 __all__ = ["EAGER_LONGEST", "EAGER_SECONDS", "RETRY_LONGEST", "PollPauses"]
 
 # Seconds of an eager search, from its first question on, or from the first answer that lists
-# nothing any more. The next two are its first and its longest pause in seconds.
+# nothing any more.
 EAGER_SECONDS: Final = 300.0
+# Seconds of the first pause (``_EAGER_FIRST``) and of the longest (``EAGER_LONGEST``).
 _EAGER_FIRST: Final = 0.25
 EAGER_LONGEST: Final = 3.0
 
-# Seconds until a failed nsqlookupd is asked again: the first and the longest pause. The longest,
-# its jitter and the timeout of a question add up to less than 5 s.
+# Seconds until a failed nsqlookupd is asked again, at first.
 _RETRY_FIRST: Final = 1.0
+# Upper bound of those seconds. With jitter and the timeout of a question, they are less than 5 s.
 RETRY_LONGEST: Final = 2.5
 
 

@@ -1,6 +1,11 @@
 """Rate limit of a Reader: a token bucket that tells how many messages may come now.
 
 Takes the time as an argument. Must not know RDY or a connection.
+
+``take`` counts the messages that came, and ``tokens`` says how many more may come.
+
+Surprise: the bucket may be in debt, because messages were on the wire when RDY was lowered. No
+message may come until the debt is paid.
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
 Knows the rules and what is in flight. Must not know connections, commands, locks or clocks.
 
 An update has two steps. The first sets the *targets*, the RDY that each node should have, by the
-regime in force. The regimes are the states of the allocator, and ``RdyAllocator.regime`` is their
-only transition. The second sets the *grants*, the RDY that each node may have now. A slot that is
-still in use elsewhere cannot be given away yet. All rules about who deserves RDY are in the first
-step; the invariant is kept by the second alone.
+rule that ``RdyAllocator.regime`` returns. The second sets the *grants*, the RDY that each node may
+have now, because a slot that is in use elsewhere cannot be given away yet. All rules about who
+deserves RDY are in the first step, and the second step alone keeps the limit.
 
 Surprise: ``RdyNode.rdy`` is the promise to nsqd, not what is on the wire. RdyLevel may ask for
 less, and in a turn the caller lowers RDY itself (``begun``), before the answer to the message.
@@ -100,9 +99,9 @@ class RdyAllocator(Generic[Key]):
         rng: random.Random | None = None,
     ) -> None:
         """``most_messages``: upper bound of the messages of a turn."""
-        # Limit and pause as the user wishes. A limit of 0 is like a pause. New and lost nodes end
-        # neither.
+        # Limit as the user wishes. A limit of 0 is like a pause.
         self.max_in_flight: int = max_in_flight
+        # True while the user wants no messages. New and lost nodes do not end the pause.
         self.paused: bool = False
         # True while a group lends the limit for one message: there are turns even if each node has
         # a slot.
@@ -129,9 +128,9 @@ class RdyAllocator(Generic[Key]):
         self._nodes: dict[Key, RdyNode[Key]] = {}
         # Node under test, in the regime TEST.
         self._test: RdyNode[Key] | None = None
-        # Numbers of updates and of lost turns, which order the queue in place of the time. A node
-        # that joined before an update has waited longer than a node that lost its turn in it, even
-        # at the same moment. Of nodes that lost their turns in one update, the first waits longest.
+        # Numbers of updates and of lost turns. They order the queue, because times may be equal. A
+        # node that joined before an update comes before a node that lost its turn in the update.
+        # Nodes that lost their turns in one update come in the order of the losses.
         self._updates = 0
         self._losses = 0
         # Length of the looks.
@@ -368,8 +367,9 @@ class RdyAllocator(Generic[Key]):
             if node.target < node.rdy and node.transit > 0:
                 used[i] = max(used[i], node.rdy)
         free = max(0, self.max_in_flight - sum(used))
-        # RDY up to a node's use costs no slot. Above the limit, only messages in flight count as
-        # use: what is held for a lowered RDY may never come.
+        # RDY costs no further slot up to the number of slots that a node uses already. Above the
+        # limit, only its messages in flight count there: a message that a lowered RDY may still
+        # bring need not come.
         is_above = sum(used) > self.max_in_flight
         costless = [node.in_flight for node in nodes] if is_above else used
         # Free slots first go to RDY that nodes have already.

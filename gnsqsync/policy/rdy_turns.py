@@ -2,15 +2,14 @@
 
 Knows counts and moments. Must not know how slots are counted, connections, locks or clocks.
 
-A turn is RDY 1 for one message; for several if the nsqd had messages in its last turns and handlers
-are quick. An nsqd that has a message sends it at once, so its turn lasts a round trip and the time
-of the handler. The last answer ends the turn: RDY 0 leaves before the answer, in the same write, so
-nsqd cannot send another message, and the slot is free at once.
+A turn is RDY 1 for one message, or for several messages of an nsqd with a backlog. The last answer
+ends the turn: RDY 0 leaves before it, in the same write, so the slot is free at once. An nsqd that
+has nothing loses its turn after a *look*.
 
-An nsqd that has nothing loses its turn after a *look*. While its RDY 0 is on the way, a message may
-be on the way here, so the slot counts as used until RDY 0 has arrived (``RdyNode.transit``). The
-same holds at the end of a turn that began with RDY up: its last answer may have left before the
-number of its messages was known, and so before RDY 0 (``Turn.is_sure``).
+Surprise: RDY 0 alone does not free a slot. While it is on the way to nsqd, a message may be on the
+way here. After a look, the slot therefore counts as used until RDY 0 has arrived
+(``RdyNode.transit``). The same holds after a turn whose last answer may have left before RDY 0
+(``Turn.is_sure`` is False).
 """
 
 from __future__ import annotations
@@ -31,24 +30,26 @@ __all__ = [
     "TurnState",
 ]
 
-# Seconds of a look for one slot, beyond a round trip: after a message, and after many rounds
-# without any. The longest look bounds the cost of an idle Reader.
+# Seconds of a look for one slot, beyond a round trip, after a message.
 FIRST_LOOK: Final = 0.02
+# Seconds of a look after many rounds without a message. It bounds the cost of an idle Reader.
 LONGEST_LOOK: Final = 0.25
 # Factor by which a round without a message makes looks longer.
 _GROWTH: Final = 1.5
 # Seconds of a look while an nsqd that had a message in its last turn waits for the slot. This finds
 # a message that waits at nsqd, but is too short for one that is yet to come.
 PEEK: Final = 0.01
-# Seconds in which an nsqd that had nothing leaves the slot to nsqds that had messages: the first
-# rest, and the longest for each nsqd. A rest begins with the second empty look in a row, as a full
-# nsqd may be late once. Without rests, nine empty nsqds would slow down a full one.
+# Seconds of the first rest, in which an nsqd that had nothing leaves the slot to nsqds that had
+# messages. A rest begins with the second empty look in a row, as a full nsqd may be late once.
+# Without rests, nine empty nsqds would slow down a full one.
 _FIRST_REST: Final = 0.05
+# Upper bound in seconds of a rest, for each nsqd: with ten nsqds, a rest is 2 s at most.
 LONGEST_REST: Final = 0.2
-# Upper bounds of a turn of an nsqd with a backlog: messages, and seconds by the speed of its last
-# turn. A turn costs a round trip and a new division of RDY beyond its messages: turns of one
-# message reach a seventh of the rate of one nsqd, turns of 16 half of it, turns of 32 three fifths.
+# Upper bound of the messages in a turn of an nsqd with a backlog. A turn costs a round trip and a
+# new division of RDY beyond its messages: turns of one message reach a seventh of the rate of one
+# nsqd, turns of 16 half of it, turns of 32 three fifths.
 MOST_MESSAGES: Final = 32
+# Upper bound of the seconds in such a turn, by the speed of the nsqd's last turn.
 TURN_SECONDS: Final = 0.025
 # Turns in a row that must use all their messages before the next ones are longer.
 _BACKLOG_TURNS: Final = 3
@@ -161,7 +162,7 @@ class Turn:
         return True
 
     def _lengthen(self, seconds: float, came: int) -> int:
-        """Return the messages of the next turn, after one of ``seconds`` that used all of its own.
+        """Return the length of the next turn in messages. The last one used all ``came`` messages.
 
         An nsqd that had a message in several turns one after the other has a backlog.
         """
@@ -175,7 +176,7 @@ class Turn:
     def lose(self, now: float, nodes: int) -> bool:
         """End a look that found nothing. Return True if the whole turn found nothing.
 
-        From the second such turn in a row on the nsqd rests; longer each time.
+        From the second such turn in a row on, the nsqd rests, longer each time.
         """
         self.state = TurnState.WAITS
         self._full = 0

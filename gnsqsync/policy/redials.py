@@ -1,6 +1,11 @@
 """Ends of a dial, and the longest pause before the next dial after each of them.
 
 Knows errors and seconds. Must not know sockets, clocks, or who dials.
+
+``end_of_dial`` sorts an error into one of three kinds, and each kind has its longest pause.
+
+Surprise: an nsqd that turns a client away gets the longest pause, and one whose kernel refuses at
+once the shortest. The cost of a dial decides, not its chance.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Delays after which nsqd delivers a failed message again. Pure arithmetic."""
+"""Delays after which nsqd delivers a failed message again. Pure arithmetic.
+
+The delay grows with the attempts up to a limit, and chance adds up to a tenth.
+
+Surprise: the chance is computed from the message's id and attempt. The same delivery always gets
+the same delay, because a log line tells it, too.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,11 @@
 """Heap of jobs by the time at which they are due.
 
 Knows the order of moments. Must not know what time it is, who waits for it, or what a job does.
+
+``add`` puts a job in, and ``due`` takes the jobs out whose time has come.
+
+Surprise: a job cannot be taken back. A job that may have become useless finds that out itself when
+it runs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
 """Log lines about repeated troubles: the beginning, then lines at growing intervals, the end.
 
 Knows names and times. Must not know logging, or whose clock and lock it is given.
+
+A failure is noted by place and kind, and the result is a ``Tell`` if a line is due.
+
+Surprise: a trouble that comes back soon is not new. It keeps its interval, so an nsqd that comes
+and goes does not fill the log.
 """
 
 from __future__ import annotations
@@ -13,9 +18,9 @@ from typing import Final, NamedTuple
 
 __all__ = ["AT_ONCE", "FIRST_INTERVAL", "LONGEST_INTERVAL", "MOST_PLACES", "Tell", "Troubles"]
 
-# Seconds between two lines about a trouble that goes on: the first, doubled by each line up to the
-# longest.
+# Seconds between the first two lines about a trouble that goes on. Each line doubles them.
 FIRST_INTERVAL: Final = 60.0
+# Upper bound of those seconds.
 LONGEST_INTERVAL: Final = 3600.0
 
 # Beginnings of a trouble that are told at once. After these, none is told until an interval passes
@@ -48,8 +53,9 @@ class Tell(NamedTuple):
 class _Trouble:
     """State of a kind of trouble at a place."""
 
-    # True from its beginning until its end is seen, and true once a line told its beginning.
+    # True from its beginning until its end is seen.
     open: bool = False
+    # True once a line told its beginning.
     told: bool = False
     # Times of its beginning, of the last time it was met, and of the next line.
     since: float = -math.inf
@@ -116,7 +122,9 @@ class Troubles:
     def __init__(self, lock: AbstractContextManager[object], now: Callable[[], float]) -> None:
         self._lock = lock
         self._now = now
+        # Users and troubles of each place.
         self._places: dict[Hashable, _Place] = {}
+        # Time at which places without a trouble were last forgotten.
         self._swept_at = -math.inf
 
     def uses(self, place: Hashable, user: Hashable, name: str) -> None:

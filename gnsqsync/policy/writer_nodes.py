@@ -1,6 +1,11 @@
 """Nsqds of a Writer: which one gets the next publish, and how long a failed one is avoided.
 
 Knows addresses, failures and delays. Must not know sockets, locks or the time of day.
+
+``candidates`` orders the nsqds for one publish, ``failed`` benches one, and ``ok`` brings it back.
+
+Surprise: benched nsqds are offered, too, behind the others. To try one of them is better than to
+fail untried.
 """
 
 from __future__ import annotations

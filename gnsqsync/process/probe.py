@@ -16,6 +16,7 @@ from gnsqsync.process.metrics_address import LIVE, READY, parse_metrics_address,
 
 __all__ = ["DEFAULT_ADDRESS", "Answer", "ask_health"]
 
+# Address of the metrics page unless the program is given another one.
 DEFAULT_ADDRESS = "127.0.0.1:9150"
 # Upper bound of an answer, in bytes. Each reason is a line.
 _MOST = 65536
@@ -25,6 +26,7 @@ _MOST = 65536
 class Answer:
     """The answer of a consumer. ``text``: one line with the URL, and the reasons if it is bad."""
 
+    # True if the consumer is healthy.
     good: bool
     text: str
 

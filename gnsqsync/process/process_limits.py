@@ -18,6 +18,7 @@ from gnsqsync.reader import Reader
 
 __all__ = ["ProcessLimits", "memory_in_use"]
 
+# Bytes of the unit in which ``max_memory`` is given.
 _MEGABYTE = 1024 * 1024
 # Largest random share of max_messages that is added, so that processes do not end together.
 _JITTER = 0.1

@@ -39,7 +39,9 @@ _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], obj
 _VARIABLE = "GNSQSYNC_RELOADED_BY"
 # Environment variable of a probe. Its value is the process id of the parent.
 _PROBE = "GNSQSYNC_RELOAD_PROBE_OF"
+# Seconds between two looks at the source files.
 _LOOK_SECONDS = 0.5
+# Seconds between two looks of the parent at a probe.
 _PROBE_SECONDS = 0.05
 # Seconds after the handlers' time at which a child is killed.
 _GRACE_SECONDS = 10.0

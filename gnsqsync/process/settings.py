@@ -39,6 +39,7 @@ __all__ = [
     "options_for",
 ]
 
+# Keywords of a handler that has none.
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 # Arguments that have another name in settings, or that a handler gives.

@@ -1,6 +1,11 @@
 """Warnings at the start about options of Readers that make messages wait or get lost.
 
 Knows the options. Must not know a connection or a message.
+
+A start passes all Readers that start together.
+
+Surprise: a warning belongs to options, and not to a Reader. Readers with equal options share one
+line, and ``Told`` keeps a TopicGroup from repeating the line for each topic.
 """
 
 from __future__ import annotations

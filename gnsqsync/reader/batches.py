@@ -1,6 +1,12 @@
 """Pull form of a Reader without a handler: the user's thread takes batches of messages.
 
 Knows chunks and how long to wait for them. Must not know RDY or backoff.
+
+``take`` takes chunks from the queue until the batch is full or its time is over, and puts the rest
+of the last chunk back in front.
+
+Surprise: no worker answers for the user. A message that the user takes and forgets keeps its slot
+until nsqd's timeout.
 """
 
 from __future__ import annotations

@@ -2,6 +2,11 @@
 
 nsqd copies a message to the channels that exist at that moment (docs/protocol/publishing#channels).
 A consumer whose channel is created after the first message of a new nsqd may miss that message.
+
+The nsqlookupds are told first. The given nsqds and those that are listed follow: by HTTP, or by a
+SUB if HTTP fails.
+
+Surprise: a SUB is harmless. It creates topic and channel, and without RDY no message comes.
 """
 
 from __future__ import annotations

@@ -2,6 +2,12 @@
 
 Knows the size of a chunk, the order of the queue, and how chunks go back to nsqd. Must not know a
 handler.
+
+A reading thread cuts messages into chunks by the pace of the handler, and workers take the chunks.
+The timer queues the rest of a late chunk again (``relieve``).
+
+Surprise: messages are taken from a worker without a lock. Worker and timer use one iterator, and
+``list(left)`` empties it in one step.
 """
 
 from __future__ import annotations
@@ -20,9 +26,10 @@ from gnsqsync.runtime import Queue, Runtime
 
 __all__ = ["Chunk", "Chunks"]
 
-# Seconds of work in a chunk, and its largest number of messages. Slow handlers then share messages
-# one by one, and fast ones get many at once.
+# Seconds of work in a chunk. Slow handlers then share messages one by one, and fast handlers get
+# many at once.
 _CHUNK_SECONDS = 0.001
+# Upper bound of the messages in a chunk.
 _CHUNK_MAX = 64
 # Seconds after which the rest of a chunk is queued again: it was cut for faster messages.
 _CHUNK_LATE = 2 * _CHUNK_SECONDS

@@ -1,6 +1,11 @@
 """Claims of a process on channels: two handlers must not share a channel by accident.
 
 Knows topics, channels, servers and functions. Must not know a Reader, a framework or a connection.
+
+A program makes a Claim for each handler, and each pair of claims is compared.
+
+Surprise: servers are compared by name, without a look-up. Two names of one machine are two
+clusters, except for the names of the loopback.
 """
 
 from __future__ import annotations

@@ -1,6 +1,12 @@
 """Contexts of messages (``contextvars``): a variable set for one message is unset for the next.
 
 Knows the context of a worker. Must not know a message or a handler.
+
+A worker asks for a maker once, at its start. The maker copies the context of that moment for each
+message.
+
+Surprise: Sentry changes the values of its variables in place. A copied context would share them, so
+each message gets forks.
 """
 
 from __future__ import annotations

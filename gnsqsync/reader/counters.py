@@ -1,4 +1,10 @@
-"""Counters of a Reader's connections. Reads connections, changes none."""
+"""Counters of a Reader's connections. Reads connections, changes none.
+
+``counts_of`` returns the counts that outlive a connection as parts of a sum. ``stats_of`` adds
+those of a live connection.
+
+Surprise: no lock is taken, so two counts may be of different moments.
+"""
 
 from __future__ import annotations
 

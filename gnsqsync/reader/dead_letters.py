@@ -50,6 +50,7 @@ class DeadLetters:
     """
 
     def __init__(self, setup: ReaderSetup, runtime: Runtime) -> None:
+        # Number of messages that were given up.
         self.count: int = 0
         # Number of messages for which a handler raised Discard.
         self.discarded: int = 0

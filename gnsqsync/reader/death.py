@@ -1,6 +1,12 @@
 """Headers of a dead letter that tell why and where its message failed.
 
 Knows messages and exceptions. Publishes nothing. The format is in docs/guides/dead-letters.
+
+``death_headers`` is called when a dead letter is made.
+
+Surprise: the class of an exception is the user's, and even its ``__str__`` may fail.
+``gnsqsync.foreign`` reads its texts, so that a broken exception cannot keep a dead letter from
+leaving.
 """
 
 from __future__ import annotations

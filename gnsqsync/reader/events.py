@@ -2,6 +2,11 @@
 
 Decides only which lines to leave out because the process has just logged the same. Every method
 is called outside all locks, on the thread where the event happened.
+
+A method logs at most one line, and calls the hooks of the Observers.
+
+Surprise: many lines are missing on purpose. All Readers and Writers of a process share one memory
+of troubles, so a second Reader at the same dead nsqd logs nothing.
 """
 
 from __future__ import annotations
@@ -48,8 +53,9 @@ class Events:
         self.observes_batches: bool = any(
             type(one).batch is not Observer.batch for one in setup.observers
         )
-        # True once these lines were logged, which are logged once.
+        # True once an overdue answer was logged as a WARNING; later ones are DEBUG.
         self._told_overdue = False
+        # True once a failure of the user's backoff strategy was logged. It is logged once.
         self._told_strategy = False
 
     def notify(self, hook: str, *args: object) -> None:

@@ -1,6 +1,11 @@
 """Messages older than ``max_age``, which go elsewhere than to the handler.
 
 Knows a message and the wall clock, by which nsqd stamps messages.
+
+The returned handler looks at the age of a message, and calls the other handler or ``on_expired``.
+
+Surprise: an expired message takes the way of one that the handler rejected or discarded. No step
+behind the handler knows the difference.
 """
 
 from __future__ import annotations

@@ -238,9 +238,11 @@ class Members:
         self._together = JointRate()
         # A timer for all members. With one each, hundreds of topics would need hundreds of threads.
         self._timer = Timer(runtime, "nsq-timer group")
+        # Tasks that wait for the end of one Reader each.
         self._watchers: list[Task] = []
         # Number of Readers whose watcher has not ended.
         self._watched = 0
+        # Results of the Readers that have ended.
         self._results: dict[Reader, StopResult] = {}
         self._errors: list[BaseException] = []
 

@@ -1,6 +1,12 @@
 """Health of a started Reader for probes: threads that hang, and a missing connection.
 
 Takes no lock, because it looks for threads that never give a lock back.
+
+``Look`` compares the time by which each thread must come round with the present time.
+``HandlerTimes`` does so for handlers.
+
+Surprise: nothing measures a single message of a chunk. A worker that is at the same message in two
+looks has been there since the first of them.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 It flushes unsent answers, settles RDY and touches messages. It frees the slots of messages that
 were taken and forgotten, and moves chunks that wait for a slow message to other workers.
+
+Surprise: a Reader without messages in flight does nothing here. ``wake`` plans a round when
+messages arrive, and a round that finds nothing plans no other.
 """
 
 from __future__ import annotations

@@ -1,6 +1,12 @@
 """Lanes: messages of one lane run one after another, in the order in which they came here.
 
 Knows keys, and which message holds which lane. Must not know a worker or a queue.
+
+``admit`` lets the first message of a lane through and parks the others. ``leave`` gives the lane to
+the next one.
+
+Surprise: the user's key function runs on the reading thread. Its error is kept, and raised on the
+worker, where the handler would run.
 """
 
 from __future__ import annotations
@@ -31,8 +37,9 @@ class Lanes:
     def __init__(self, key: KeyOfLane, runtime: Runtime) -> None:
         self._key = key
         self._lock = runtime.lock()
-        # Lane of each message that holds one, and the messages parked in each held lane.
+        # Lane of each message that holds one.
         self._holders: dict[Message, Hashable] = {}
+        # Messages that wait for the holder of their lane, by lane. Each held lane has an entry.
         self._parked: dict[Hashable, deque[Waiting]] = {}
         # Errors of the user's key function, by message. The worker rejects such a message.
         self._errors: dict[Message, BaseException] = {}

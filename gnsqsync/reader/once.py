@@ -2,6 +2,9 @@
 
 Knows the mark. Must not know a database or a Reader. The maker of such a handler gives it the
 attribute ``MARK``.
+
+Surprise: the mark is looked for behind partials and wrappers, because a Reader often gets a wrapped
+handler.
 """
 
 from __future__ import annotations

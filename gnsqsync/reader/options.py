@@ -1,6 +1,12 @@
 """Options of a Reader about flow rather than the connection, and a Reader's whole setup.
 
 Knows the range of each option, and which options contradict each other. Starts nothing.
+
+``ReaderOptions`` has the options about flow, and ``ReaderSetup`` adds names, servers, handler and
+Observers: all that a start needs. ``ReaderOptionKeywords`` repeats the names for type checkers.
+
+Surprise: a group copies the setups of its Readers with other values, such as a shared timer, before
+it starts them.
 """
 
 from __future__ import annotations
@@ -112,17 +118,20 @@ class ReaderOptions:
     max_backoff_duration: float | None = limited(None, check_duration, 0, 3600)
     backoff_multiplier: float = limited(1.0, check_duration, 0.001, 3600)
     backoff_strategy: BackoffStrategy = "exponential"
+    # True if a FIN that nsqd refuses counts as a failure for the backoff.
     backoff_on_fin_failed: bool = False
     low_rdy_idle_timeout: float = limited(10.0, check_duration, 0.1, 300)
     low_rdy_timeout: float = limited(30.0, check_duration, 0.1, 300)
     rdy_redistribute_interval: float = limited(5.0, check_duration, 0.01, 60)
     latency: Latency = "adaptive"
+    # True if messages are touched while their handler runs.
     auto_touch: bool = False
     on_giving_up: OnGivingUp | None = None
     dead_letter_topic: str | None = None
     retry_on: Exceptions | None = None
     reject_on: Exceptions = ()
     discard_on: Exceptions = ()
+    # True if outages pause the Reader, False if nothing does. ``Reader`` lists the other values.
     backoff: BackoffOption = True
     time_limit: float | None = limited(None, check_duration, 0.01, 86400)
     max_age: float | None = limited(None, check_duration, 0.001, finite=True)
@@ -130,6 +139,7 @@ class ReaderOptions:
     rate_limit: float | None = None
     rate_burst: int | None = limited(None, check_int, 1)
     lanes: KeyOfLane | None = None
+    # True if bodies may be envelopes, which are opened.
     headers: bool = False
 
     def __post_init__(self) -> None:
@@ -226,6 +236,7 @@ class ReaderOptions:
         return self.concurrency if self.max_in_flight is None else self.max_in_flight
 
 
+# Names of the options of a Reader that are no options of a connection.
 FLOW_OPTIONS: tuple[str, ...] = tuple(one.name for one in fields(ReaderOptions))
 
 

@@ -1,6 +1,12 @@
 """Backoff of a running Reader: verdicts on messages come in, RDY and log lines go out.
 
 Knows the backoff, and who must learn of its decisions. Decides nothing itself.
+
+A verdict goes to the backoff under the lock, and RDY is planned anew. After the lock, RDY is sent,
+and then messages go back and a line is logged.
+
+Surprise: most successes never come here. Without a pause or a growth, workers only add them to
+``evidence``, without a lock.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ Holds the policy objects. Takes no lock and sends nothing: the Subscription does
 
 ``plan`` decides: it asks the allocator for shares, limits them by the rate, and returns the
 connections whose RDY changes.
+
+Surprise: the share of a connection is not all that counts. A turn and a rate limit also bound the
+messages that may come, by a credit (``RdyLevel.allow``).
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ class Silence:
     def __init__(self) -> None:
         self._reason = ""
         self._since = 0.0
+        # True once the present reason was logged.
         self._told = False
 
     def note(self, reason: str, now: float) -> float | None:

@@ -1,6 +1,12 @@
 """Connections that take no more messages, and are closed when their messages are answered.
 
 Knows when a connection is drained, and when it has become useless.
+
+``why_useless`` finds such a connection. ``Retiring`` keeps it until nsqd has answered CLS and each
+message is answered.
+
+Surprise: a connection can look healthy and be useless. After a SUB to a topic that nsqd was
+deleting, nsqd sends heartbeats and never a message.
 """
 
 from __future__ import annotations
@@ -15,9 +21,9 @@ __all__ = ["Retiring", "why_useless"]
 
 # Seconds that nsqd has to close its side.
 _EOF_SECONDS = 1.0
-# Seconds beyond a round trip after which an answer to SUB is suspicious, and seconds without a
-# message after which such a connection is replaced.
+# Seconds beyond a round trip after which an answer to SUB is suspicious.
 _HELD_UP_SECONDS = 0.1
+# Seconds without a message after which a connection with a suspicious SUB is replaced.
 _QUIET_SECONDS = 2.0
 # Number of refused answers that cannot come from a few slow handlers only.
 _MANY_REFUSED = 5

@@ -96,13 +96,13 @@ class Subscription:
         self._tasks: list[Task] = []
         # Addresses whose nsqd refused us for a reason that a retry does not change.
         self._refused: dict[Address, NSQError] = {}
-        # Addresses where this Reader was subscribed. A secret function that was right there once
-        # may become right again.
+        # Addresses where this Reader was subscribed: a secret that was right may be so again.
         self._subscribed: set[Address] = set()
         # True once a stop has begun: no dial from now on.
         self._stopping = False
         # Time of the planned ``_tick``; infinity without one.
         self._tick_at = math.inf
+        # Addresses to connect to, and the time of each next dial.
         self._nodes = ReaderNodes(self._direct, rng)
         self._limits_rate = self._flow.rate_limit is not None
         # True if a worker may read by itself: it is alone, and handles any message that comes.

@@ -1,6 +1,11 @@
 """Time limit of a Reader's handler (``time_limit``).
 
 Knows the exceptions that stand for it. The runtime knows how to interrupt a call.
+
+``limited`` wraps a handler: the interrupt is raised inside, and becomes TimeLimitExceeded outside.
+
+Surprise: the interrupt is no Exception, so that ``except Exception`` in the handler does not stop
+it. It may strike at any line of the handler.
 """
 
 from __future__ import annotations

@@ -2,6 +2,11 @@
 
 Knows chunks. A chunk costs one look at the clocks. Messages of less than about a millisecond share
 a chunk, and count with its mean time and with the age of its last message.
+
+Each worker counts for itself, so no message needs a lock. ``forget`` keeps the counts of a worker
+that ends.
+
+Surprise: an age compares nsqd's clock with the clock here, so it may be negative.
 """
 
 from __future__ import annotations

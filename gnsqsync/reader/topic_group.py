@@ -1,6 +1,12 @@
 """Readers of all topics whose names match. They come and go with the lists of nsqlookupds.
 
 Knows names of topics and the Readers made for them. The user's function makes the Readers.
+
+Poll threads put each list into a queue. One thread takes the lists out, and makes and drops
+Readers.
+
+Surprise: a topic that is listed no more keeps its Reader while that has a connection. An nsqlookupd
+that has just restarted lists nothing.
 """
 
 from __future__ import annotations

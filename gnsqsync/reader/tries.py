@@ -1,6 +1,12 @@
 """Tries of messages: the deliveries with a call of the handler. nsqd counts all deliveries.
 
 Knows messages. Must not know a connection or a handler.
+
+``note_uncalled`` remembers a delivery without a call, and ``of`` takes such deliveries off nsqd's
+count.
+
+Surprise: the memory belongs to this process. A delivery to another process counts as a try, because
+nothing is known of it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,12 @@
 """Meaning of a handler's exceptions: retry, dead letter or discard, and backoff or not.
 
 Knows exceptions. Must not know a message or a connection.
+
+``of`` returns the fate of the message, and ``backs_off`` tells if the failure counts for the
+backoff.
+
+Surprise: an exception that is no Exception, such as asyncio.CancelledError, always means a retry. A
+filter of the user that raises means that the failure counts.
 """
 
 from __future__ import annotations

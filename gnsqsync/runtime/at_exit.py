@@ -1,6 +1,11 @@
 """Closing of what is still open at the end of the interpreter.
 
 Knows bound methods, which it holds weakly. Must not know Readers or Writers.
+
+Readers and Writers register a method when they start, and take it back when they are closed.
+
+Surprise: all threads of the package are daemons for this reason. The interpreter waits for other
+threads before it runs these hooks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
 """Contract of a runtime: the services that threads or greenlets offer to the floors above.
 
 Knows no implementation. Creates no thread, lock or socket.
+
+``threads`` and ``greenlets`` fulfil it, and ``choose()`` returns one of them.
+
+Surprise: a kill may end any call that waits. Callers are written so that no lock stays taken and no
+received byte is lost.
 """
 
 from __future__ import annotations

@@ -1,6 +1,12 @@
 """HTTP request under way: its deadline, and how another task ends it.
 
 Knows sockets and descriptors. Must not know requests, urllib3 or NSQ.
+
+``begin`` sets the deadline, ``hold`` notes each connection that the request uses, and ``cut`` ends
+all of them.
+
+Surprise: the noted sockets are duplicates of descriptors. The original may have been taken over by
+TLS or by a response, and a shutdown of a duplicate ends the same connection.
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
 """End of a forked child, made like the end of a program that was never forked.
 
 Knows the interpreter and a limit in seconds. Must not know Readers or the parent.
+
+``leave_to_parent`` runs right after the fork, and ``end_child`` in place of an exit.
+
+Surprise: hooks that the parent registered with atexit before the fork run in the child, too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
 """Dialling, and the parts of a connected socket that native and gevent sockets share.
 
 Knows addresses, socket options and the division of a deadline. Must not know threads or greenlets.
+
+``connect`` looks the name up, and tries one address after the other with an equal share of the time
+that is left. A Cutter ends it from another task.
+
+Surprise: a dial to a free port of this machine can connect to itself. That counts as a refusal.
 """
 
 from __future__ import annotations
@@ -34,13 +39,14 @@ __all__ = [
 # MSG_NOSIGNAL: an application may have set SIGPIPE back to its default, which kills the process.
 SEND_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
 
-# On Linux, the first byte of TCP_INFO is the state. CLOSE_WAIT means that the peer has ended the
-# connection and we have not.
+# True if the kernel tells the state of a connection: on Linux, it is the first byte of TCP_INFO.
 _TELLS_STATE = sys.platform == "linux"
+# State of a connection that the peer has ended and we have not.
 _CLOSE_WAIT = b"\x08"
-# True if shutdown() ends a connect() that waits in another thread. Elsewhere, as on macOS, the
-# dialler looks once in this many seconds whether it was cut.
+# True if shutdown() ends a connect() that waits in another thread.
 _SHUTDOWN_WAKES = sys.platform == "linux"
+# Seconds between two looks of a dialler whether it was cut, where shutdown() does not wake it, as
+# on macOS.
 _SLICE_SECONDS = 0.1
 
 # Upper bound in seconds of one wait of a socket: a kernel takes no infinity, nor all numbers.
@@ -64,9 +70,11 @@ class Cutter:
     """
 
     def __init__(self, lock: Lock, wake: Callable[[Any], None]) -> None:
+        # True once the connect() must end, or must not begin.
         self.is_cut: bool = False
         self._lock = lock
         self._wake = wake
+        # Socket of the connect() under way, which ``_lock`` keeps open.
         self._sock: Any = None
 
     def cut(self) -> None:

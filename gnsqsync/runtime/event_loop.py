@@ -1,6 +1,11 @@
 """Detection of an asyncio event loop on the calling thread, which a blocking call would stop.
 
 Does not import asyncio, so that a process without it pays nothing.
+
+A Writer keeps the function of ``running_loop_finder`` and calls it at each publish.
+
+Surprise: a Writer asks for that function once, at its first publish. A program that imports asyncio
+only later is not warned.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
 """Hooks that run in the child after os.fork().
 
 Knows weak references to bound methods and their order. Must not know sockets.
+
+Owners register a bound method, and the child calls all of them in order.
+
+Surprise: uWSGI forks without Python's hooks, so no method is called then. Owners therefore also
+compare process ids.
 """
 
 from __future__ import annotations

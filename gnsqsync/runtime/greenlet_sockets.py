@@ -1,6 +1,11 @@
 """Sockets of greenlets: one descriptor each, whose readiness gevent's hub reports.
 
 Knows gevent's hub and loop. Must not know what runs in the greenlets.
+
+A receive waits in the hub, and one ``_ReadLimit`` ends it when its time is over.
+
+Surprise: a receive that finds data never switches. With a fast peer it yields now and then, or no
+other greenlet would run.
 """
 
 from __future__ import annotations

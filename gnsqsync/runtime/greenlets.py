@@ -2,6 +2,9 @@
 
 Must not know what runs in the greenlets. Only ``choose()`` imports it, so that a process without
 gevent does not load gevent.
+
+Surprise: all objects belong to the OS thread that made the runtime. Another thread may append,
+release or send, but must not make or wait.
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ class GreenletRuntime(base.Runtime):
     """
 
     name = "gevent"
+    # A greenlet runs until it waits.
     gathers = True
+    # Greenlets, locks and sockets belong to the thread of their hub.
     has_home_thread = True
 
     def __init__(self) -> None:

@@ -4,6 +4,9 @@
 ``disable_existing_loggers`` is False. A worker would then hide its failures.
 
 Knows logging. Must not know a handler of logging or a format.
+
+Surprise: it does not help to enable a logger once, because the user may set up logging later. The
+class of the logger is changed, so that it is never disabled.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import logging
 
 __all__ = ["ROOT", "keep_enabled", "own_loggers"]
 
+# Name of the logger above all loggers of this package.
 ROOT = "gnsqsync"
 
 

@@ -1,7 +1,7 @@
 """Lock that each runtime makes for a few instructions: reentrant and native.
 
-Python 3.14 may run a signal handler after ``with`` has taken a lock and before its block begins. A
-handler that raises there leaves the lock taken for good
+Surprise: Python 3.14 may run a signal handler after ``with`` has taken a lock and before its block
+begins. A handler that raises there leaves the lock taken for good
 (https://github.com/python/cpython/issues/148874). ``new_mutex`` makes a lock that is given back
 then. Older Pythons run no handler there.
 """

@@ -1,6 +1,12 @@
 """Sockets of native threads, with timeouts in the kernel.
 
 Knows one descriptor each, and that several threads use it. Must not know more of threads.
+
+A receive blocks in the kernel, up to the socket's read timeout. A send never waits, by a flag of
+its own.
+
+Surprise: ``receive`` is one call into C. A signal can therefore not strike between the receive and
+the place where the bytes are kept.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from gnsqsync.runtime.dial import LONGEST, SEND_FLAGS, wait_ready
 
 __all__ = ["NativeSocket"]
 
+# The kernel's form of a timeout: seconds and microseconds.
 _TIMEVAL = struct.Struct("@ll")
 
 

@@ -1,6 +1,11 @@
 """Latch for greenlets with cheap waits that may end a few milliseconds late.
 
 Knows gevent's loop and hub. Must not know a socket or a task.
+
+A wait notes its end in the ``Clock``, which looks at all waits each 5 ms and stops when there are
+none.
+
+Surprise: no wait has a timer. That is why it is cheap, and why it may end late.
 """
 
 from __future__ import annotations
@@ -61,7 +66,9 @@ class RoughLatch:
         self._clock = clock
         self._waiter: Any = None
         self._callback: Any = None
+        # True once the time of the wait is over.
         self._expired = False
+        # True once ``release`` was called, for good.
         self.released: bool = False
 
     def release(self) -> None:

@@ -2,6 +2,11 @@
 
 Takes each of them as Python made it, so that it works even if gevent patched sockets only. Must not
 know what runs in the threads.
+
+Events and latches are made of bare locks, which are cheaper, and ``dial`` connects the sockets.
+
+Surprise: ``threading.Event`` and a timed ``SimpleQueue`` are not used. A signal handler could hang
+in the one, and the other may wait for ever before Python 3.13.
 """
 
 from __future__ import annotations
@@ -174,6 +179,7 @@ class _Event:
     __slots__ = ("_flag", "_waiters")
 
     def __init__(self, new_lock: Callable[[], Any]) -> None:
+        # True while the event is set.
         self._flag = False
         self._waiters = _Waiters(new_lock)
 
@@ -284,6 +290,7 @@ class _Latch:
     def __init__(self, new_lock: Callable[[], Any]) -> None:
         self._lock = new_lock()
         self._lock.acquire()
+        # True once ``release`` was called, for good.
         self.released = False
 
     def release(self) -> None:

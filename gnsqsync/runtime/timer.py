@@ -1,6 +1,11 @@
 """Timer: the thread that runs a TimerHeap of backoff ends, redials, RDY rounds and touches.
 
 Knows a heap, its lock and a thread. Must not know what a job does.
+
+``after`` puts a job into the heap, and wakes the thread if the job is the first one.
+
+Surprise: all jobs share one thread. A job that blocks delays each redial and touch, so ``behind``
+shows it to the health page.
 """
 
 from __future__ import annotations
@@ -31,10 +36,12 @@ class Timer:
     def __init__(self, runtime: Runtime, name: str) -> None:
         self._runtime = runtime
         self._name = name
+        # Planned jobs. ``_lock`` guards them.
         self._heap = TimerHeap()
         self._lock = runtime.lock()
         # Set when the thread must look at the heap, or end.
         self._changed = runtime.event()
+        # True once no job may run any more.
         self._stopping = False
         self._task: Task | None = None
         # Time by which the thread must come round again; in the past while it runs jobs.

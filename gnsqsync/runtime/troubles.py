@@ -1,6 +1,12 @@
 """Troubles of this process, and the words that log lines about them share.
 
 Knows the one ``Troubles`` of a process, its lock and its clock. Logs nothing.
+
+``policy.troubles`` decides when a line is due. The functions here make the ends of lines from its
+answer.
+
+Surprise: all Readers and Writers of a process share the object, so one of them may keep another
+from logging a line.
 """
 
 from __future__ import annotations

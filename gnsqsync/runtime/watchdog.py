@@ -1,6 +1,11 @@
 """OS thread beside all others, which runs even when greenlets or their hub hang.
 
 Must not know what it looks at, or what is done then.
+
+``run_aside`` runs a function on a new OS thread, and ``Watchdog`` calls one there again and again.
+
+Surprise: it takes threads and locks as Python made them, even if gevent has replaced them. A
+greenlet would hang together with its hub.
 """
 
 from __future__ import annotations

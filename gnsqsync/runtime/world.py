@@ -1,6 +1,11 @@
 """State of the process: whether gevent has replaced socket or threading, and if that changed.
 
 Never imports gevent: a process that did not load it is not patched.
+
+``check`` records the state at the first use, and refuses a process that was patched later.
+
+Surprise: a fork begins anew. gunicorn patches the children of an unpatched parent, and a child has
+none of the parent's tasks.
 """
 
 from __future__ import annotations
@@ -17,7 +22,9 @@ __all__ = ["World", "check", "current", "forget", "native"]
 class World(NamedTuple):
     """State of the socket module and the threading module: True if gevent.monkey replaced it."""
 
+    # True if gevent replaced the socket module.
     socket: bool
+    # True if gevent replaced the threading module.
     threading: bool
 
     def __str__(self) -> str:

@@ -81,6 +81,7 @@ class DeflateLayer:
         return decoded
 
 
+# Chunk with which a stream of the Snappy framing format begins.
 _SNAPPY_IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
 _COMPRESSED, _UNCOMPRESSED, _IDENTIFIER = 0x00, 0x01, 0xFF
 # Largest size of a chunk by its type: 65536 bytes, a sixth more at worst if compressed, and a CRC.
@@ -106,6 +107,7 @@ class SnappyLayer:
             ) from error
         self._compressor: Any = snappy.StreamCompressor()
         self._decompressor: Any = snappy.StreamDecompressor()
+        # True once the first chunk has arrived, which must be the identifier.
         self._identified = False
         self._pieces = Pieces()
         # Bytes yet to arrive of a chunk that is skipped.

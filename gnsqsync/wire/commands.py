@@ -32,8 +32,11 @@ __all__ = [
     "touch",
 ]
 
+# First bytes of a connection: the version of the protocol.
 MAGIC_V2 = b"  V2"
+# Answer to a heartbeat.
 NOP = b"NOP\n"
+# Request for no more messages, before a close.
 CLS = b"CLS\n"
 
 # Longest delay in ms. nsqd counts in 64 bit nanoseconds, and a longer one would wrap around.
@@ -44,6 +47,7 @@ _pack_size = struct.Struct(">I").pack
 # "PUB <topic>\n" by topic. No lock: each access is one dict operation, and a head that two threads
 # make at once is the same.
 _pub_heads: dict[str, bytes] = {}
+# Upper bound of ``_pub_heads``, for programs that publish to ever new topics.
 _MAX_PUB_HEADS = 10_000
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "encode_response",
 ]
 
+# Types of frames: ``FRAME_RESPONSE``, ``FRAME_ERROR`` and ``FRAME_MESSAGE``.
 FRAME_RESPONSE = 0
 FRAME_ERROR = 1
 FRAME_MESSAGE = 2
@@ -32,11 +33,13 @@ Reply: TypeAlias = tuple[int, bytes]
 
 # size, frame type, timestamp, attempts, id. Attempts are unsigned, as they go beyond 32767.
 _MESSAGE_HEAD = struct.Struct(">iiqH16s")
+# size, frame type.
 _HEAD = struct.Struct(">ii")
 # Least size of a message frame: type, timestamp, attempts and id.
 _MIN_MESSAGE_SIZE = 4 + 26
 # Answer to a publish, by far the most frequent frame on a connection that publishes.
 _OK_FRAME = _HEAD.pack(6, FRAME_RESPONSE) + b"OK"
+# Bytes of that answer.
 _OK_SIZE = len(_OK_FRAME)
 
 

@@ -76,11 +76,13 @@ class Negotiated:
     max_rdy_count: int
     msg_timeout: float
     max_msg_timeout: float
+    # True if this layer is on: ``tls``, ``snappy``, ``deflate``.
     tls: bool
     snappy: bool
     deflate: bool
     deflate_level: int
     sample_rate: int
+    # True if nsqd asks for AUTH.
     auth_required: bool
     output_buffer_size: int
     output_buffer_timeout: float

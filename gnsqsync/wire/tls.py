@@ -13,6 +13,7 @@ from gnsqsync.errors import ConfigError, ConnectionLost, NegotiationFailed, Prot
 
 __all__ = ["TlsLayer"]
 
+# Bytes of one read of decrypted data.
 _READ_SIZE = 65536
 # Words in alerts by which the peer refuses our certificate or its absence. With TLS 1.3 they arrive
 # only after our side of the handshake is done.
@@ -59,6 +60,7 @@ class TlsLayer:
                 " set tls_server_hostname"
             ) from error
         self.done: bool = False
+        # True once the peer has ended its side, with a close_notify.
         self._eof = False
 
     @property

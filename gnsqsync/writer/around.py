@@ -1,6 +1,11 @@
 """Work of a Writer with headers or middleware on a publish, before it is sent.
 
 Knows bodies and envelopes. Must not know a connection.
+
+``run`` calls the middlewares, the first one outermost, and puts bodies into envelopes at the
+innermost point.
+
+Surprise: a middleware therefore sees bodies and headers apart, and never an envelope.
 """
 
 from __future__ import annotations
@@ -16,7 +21,8 @@ from gnsqsync.options import check_body
 
 __all__ = ["Around", "Send"]
 
-# Takes the publication as the last middleware left it, and its bodies, encoded.
+# Function that sends: its arguments are the publication as the last middleware left it, and the
+# encoded bodies.
 Send: TypeAlias = Callable[[Publication, "list[bytes]"], "Future[None] | None"]
 
 

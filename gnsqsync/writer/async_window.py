@@ -1,4 +1,10 @@
-"""Limit of what publish_async may have under way. Knows sizes only, no connection."""
+"""Limit of what publish_async may have under way. Knows sizes only, no connection.
+
+``enter`` takes room for a publish, and ``leave`` gives it back when the publish has an outcome.
+
+Surprise: after ``close`` each publish is admitted. It finds the Writer closed, so callers that wait
+for room need no case of their own.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +12,17 @@ from gnsqsync.runtime import Runtime
 
 __all__ = ["BACKLOG_BYTES", "BACKLOG_PUBLISHES", "AsyncWindow"]
 
-# Upper bounds, in bytes and in number, of publishes without an outcome. They keep a fast nsqd busy,
-# and are small enough for a process that publishes to an nsqd that hangs.
+# Upper bound in bytes of publishes without an outcome. It keeps a fast nsqd busy, and is small
+# enough for a process that publishes to an nsqd that hangs.
 BACKLOG_BYTES = 16 * 1024 * 1024
+# Upper bound of the number of publishes without an outcome.
 BACKLOG_PUBLISHES = 10_000
 
 
 class AsyncWindow:
     """Admission of publishes while there is room. The others wait until outcomes make some.
 
-    ``_lock`` guards the four fields below. A lone publish always fits, however large.
+    ``_lock`` guards all counts and ``_closed``. A lone publish always fits, however large.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -23,8 +30,9 @@ class AsyncWindow:
         self._lock = runtime.lock()
         # Set when there may be room.
         self._room = runtime.event()
-        # Bytes and number of publishes that were admitted and have no outcome.
+        # Bytes of publishes that were admitted and have no outcome.
         self._bytes = 0
+        # Number of those publishes.
         self._publishes = 0
         # Number of callers in ``enter`` that wait for room.
         self._waiting = 0

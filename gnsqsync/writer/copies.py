@@ -3,6 +3,9 @@
 Knows how many nsqds have said OK. The NsqdPool says which nsqds there are.
 
 Each round sends to all missing nsqds and then waits for each, so that their times do not add up.
+
+Surprise: more nsqds than wanted may store a message. An nsqd that did not answer in time may have
+stored it, and another one is asked in its place.
 """
 
 from __future__ import annotations
@@ -92,7 +95,7 @@ class CopyingPublisher(Publisher):
     def _send(
         self, copies: _Copies, data: bytes, messages: int, timeout: float, deadline: float
     ) -> tuple[list[tuple[PublishingConnection, PublishSlot]], bool]:
-        """Send to the missing number of nsqds. Return what was sent; True if more may exist."""
+        """Send to as many nsqds as are missing. Return what was sent; True if there may be more."""
         pool = self.pool
         sent: list[tuple[PublishingConnection, PublishSlot]] = []
         while (missing := self._wanted - len(copies.stored) - len(sent)) > 0:

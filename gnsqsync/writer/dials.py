@@ -4,6 +4,9 @@ Must not know which nsqd takes a publish, or decide when there is an outage: its
 
 A publish dials on its own thread, and starts a reading thread afterwards. A dial aside runs on the
 thread ``nsq-read``, which waits for the pause, dials, repeats while the nsqd is sought, and reads.
+
+Surprise: a dial may be forgotten while it goes on. Once it is overdue, it no longer counts, and a
+connection that it still opens is closed.
 """
 
 from __future__ import annotations
@@ -66,8 +69,8 @@ class Dials:
     """Dials by address, at most one each, by a publish or in the background.
 
     The thread of a background dial then reads. The lock belongs to the owner, and guards the
-    tables, ``news`` and the outage. The methods of the section "the table", ``_end`` and ``_note``
-    are called with it held, the others without.
+    tables, ``news`` and the outage. The methods of the section "the table" are called with the lock
+    held, and so are ``_end`` and ``_note``. The others are called without it.
     """
 
     def __init__(
@@ -86,8 +89,9 @@ class Dials:
         self._owner = owner
         self._outage = outage
         self._events = events
-        # Pending dials, and the time and error of each address's last failed dial.
+        # Pending dials.
         self._under_way: dict[Address, Dial] = {}
+        # Time and error of the last dial, for each address whose last dial failed.
         self._failures: dict[Address, tuple[float, NSQError]] = {}
         # Threads that dial or read.
         self._tasks: list[Task] = []
@@ -248,7 +252,7 @@ class Dials:
                     return
                 error, dial = self.open(connection, None, aside=True)
             finally:
-                # A dial that has begun is already forgotten by ``open``; this is for the others.
+                # ``open`` forgets the dials that it begins. This forgets a dial that never began.
                 self._drop(connection)
             if error is None:
                 connection.read()

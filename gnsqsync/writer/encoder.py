@@ -1,6 +1,12 @@
 """Checks, middlewares, keys and envelopes of a Writer, apart from the moment of the publish.
 
 Knows the rules of a Writer for a message. Knows no connection: a publish is handed to the Writer.
+
+An outbox calls ``prepare`` where a message is written, and ``seal`` and ``publish`` where the
+message leaves.
+
+Surprise: middlewares run in ``prepare`` only. Nothing that they would do runs a second time when
+the message leaves.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
 """Log lines of a Writer, and hooks of its Observers, about connections and publishes.
 
 Decides nothing. Called outside all locks, on the thread where the event happened.
+
+Each method logs at most one line, and calls the hooks.
+
+Surprise: the times in lines are upper bounds. A Writer dials only for a publish, so an nsqd may
+have been back for long when a line says so.
 """
 
 from __future__ import annotations

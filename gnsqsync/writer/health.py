@@ -1,6 +1,12 @@
 """Search for hung threads that read from nsqds or ask nsqlookupds, for a Writer or a Reader.
 
 Takes no lock, because it looks for a thread that never gives a lock back.
+
+Each thread has a time by which it must come round, and a sentence is returned for each that is
+late.
+
+Surprise: a thread that reads from an nsqd that is away is not late. It gives the connection up
+after two silent heartbeats.
 """
 
 from __future__ import annotations

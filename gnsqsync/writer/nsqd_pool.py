@@ -127,7 +127,7 @@ class NsqdPool:
         self._suspects: set[PublishingConnection] = set()
         # Suspects that a new connection replaced, and that may still answer publishes.
         self._replaced: dict[PublishingConnection, None] = {}
-        # True while one of these three has members. Each OK is then passed on to prove().
+        # True while a connection is unproven, suspect or replaced: each OK is passed on to prove().
         self.in_doubt: bool = False
         # Counter of publishes, for taking turns.
         self._turn = itertools.count()
@@ -205,7 +205,7 @@ class NsqdPool:
             addresses = self._nodes.candidates(now, self._live.keys())
             listed = self._nodes.listed
             if without:
-                # The nsqds ``without`` are live, and a dial would replace their connections.
+                # The nsqds in ``without`` are live, and a dial would replace their connections.
                 listed = tuple(address for address in listed if address not in without)
                 addresses = [address for address in addresses if address not in without]
                 if not addresses:

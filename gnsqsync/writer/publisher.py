@@ -74,9 +74,9 @@ class _WindowSlot(PublishSlot):
         "timeout",
     )
 
-    # Connection that it is submitted to; set before that.
+    # Connection to which the publish is submitted; set before the submit.
     connection: PublishingConnection
-    # Refusal because of which it waits for a fresh connection.
+    # Refusal for which the publish waits for a fresh connection.
     reason: PublishError
 
     def __init__(
@@ -109,9 +109,9 @@ class _WindowSlot(PublishSlot):
 class Publisher:
     """Sender of publishes through NsqdPool. Many threads share it. ``_lock`` guards the counts.
 
-    A connection that was opened before a publish may refuse credentials that have been replaced
-    since, or whose rights have. The publish then goes to a fresh connection. A refusal by a
-    connection that was opened later is final.
+    The credentials of an older connection may have been replaced since, or their rights changed. A
+    publish that nsqd refuses for that goes to a fresh connection. If the connection was opened
+    after the publish began, the refusal is final.
     """
 
     def __init__(
@@ -133,8 +133,8 @@ class Publisher:
         self.pool: NsqdPool = NsqdPool(
             addresses, policy, options, runtime, lookups, outage, events, self._send_again
         )
-        # Publishes that wait for a fresh connection, by the old one, whose reading thread sends
-        # them.
+        # Publishes that wait for a fresh connection, by their old connection. The reading thread of
+        # the old connection sends them.
         self._waiting: dict[PublishingConnection, list[_WindowSlot]] = {}
         self._retry_unknown = retry_unknown
         self._window = AsyncWindow(runtime)
@@ -201,7 +201,7 @@ class Publisher:
                     if pool.in_doubt:
                         pool.prove(connection)
                     return
-                # At the deadline it would still be sent, and no time would be left for the answer.
+                # A try at the deadline would send the publish, with no time left for its answer.
                 started = self._now()
                 if started >= deadline or not (
                     self._is_outdated(connection, error, began)

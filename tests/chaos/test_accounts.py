@@ -86,7 +86,7 @@ def test_a_publish_that_nobody_knows_of_may_be_handled_or_not(story: Story, outc
 
 
 @pytest.mark.parametrize("outcome", [accounts.NOT_SENT, accounts.REFUSED, accounts.CLOSED])
-def test_what_was_not_published_may_not_be_handled(story: Story, outcome: str) -> None:
+def test_a_message_that_was_not_published_must_not_be_handled(story: Story, outcome: str) -> None:
     assert len(story.published(1, outcome).handled(1).judged().phantoms) == 1
 
 

@@ -667,7 +667,7 @@ def test_host(http: Address, host: bytes, reason: bytes) -> None:
 
 
 @pytest.mark.parametrize("path", [b"/ping%zz", b"/ping%", b"/%", b"ping"])
-def test_paths_that_are_none(http: Address, path: bytes) -> None:
+def test_invalid_paths(http: Address, path: bytes) -> None:
     answer = raw(http, b"GET " + path + b" HTTP/1.1\r\nHost: a\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
     assert answer.endswith(b"\r\n\r\n400 Bad Request")

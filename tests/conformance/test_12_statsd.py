@@ -269,7 +269,7 @@ def test_what_was_begun_is_sent_at_the_end(site: Site) -> None:
 
 
 @waiting
-def test_an_address_that_is_none(site: Site) -> None:
+def test_an_invalid_address(site: Site) -> None:
     for address in ("nowhere", "127.0.0.1:99999"):
         server = site.own_nsqd(f"-statsd-address={address}", "-statsd-interval=1100ms")
         line = f"ERROR: failed to create UDP socket to statsd({address})\n"

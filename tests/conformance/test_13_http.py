@@ -86,7 +86,7 @@ def post(program: str) -> bytes:
         b"",
     ],
 )
-def test_request_lines_that_are_none(http: Address, request_line: bytes) -> None:
+def test_invalid_request_lines(http: Address, request_line: bytes) -> None:
     assert answers(http, request_line + b"\r\nHost: a\r\n\r\n") == ([BAD], False)
 
 
@@ -207,7 +207,7 @@ def test_bodies_whose_end_is_said_twice(
         b"2\r\nab\r\n0\r\nX@ y\r\n\r\n",
     ],
 )
-def test_chunks_that_are_none(http: Address, post: bytes, program: str, chunks: bytes) -> None:
+def test_invalid_chunks(http: Address, post: bytes, program: str, chunks: bytes) -> None:
     line = FAILED if program == "nsqd" else BAD
     assert answers(http, post + CHUNKED + b"\r\n" + chunks) == ([line], False)
 

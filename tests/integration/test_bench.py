@@ -208,7 +208,7 @@ def test_ramp_scale_and_what_the_docs_are_made_of(
     assert {path.name for path in tmp_path.iterdir()} == in_docs
 
 
-def test_messages_that_are_handled_while_nsqd_is_looked_at_are_in_the_measured_time(
+def test_messages_handled_during_a_look_at_nsqd_are_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Reading nsqd's counters lets other workers run, with many threads for most of a cell."""

@@ -275,7 +275,7 @@ def test_pub_of_lines_that_no_mpub_can_take(site: Site) -> None:
     assert json.loads(result.stdout)["published"] == 1
 
 
-def test_what_nsqd_does_not_offer_is_one_sentence(site: Site) -> None:
+def test_a_feature_that_nsqd_lacks_is_one_sentence(site: Site) -> None:
     nsqd = site.nsqd()
     result = run("pub", unique(), "-t", tcp(nsqd), "--tls", stdin=b"a line\n")
     assert result.returncode == 1

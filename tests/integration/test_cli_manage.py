@@ -81,7 +81,7 @@ def test_with_nsqlookupd_as_nsqadmin_does_it(commands: Commands, site: Site) -> 
 
 
 @pytest.mark.parametrize("action", ["delete", "empty", "pause", "unpause"])
-def test_of_an_unknown_topic(commands: Commands, site: Site, action: str) -> None:
+def test_an_unknown_topic_is_an_error(commands: Commands, site: Site, action: str) -> None:
     words = ["--yes"] if action in ("delete", "empty") else []
     result = commands("topic", action, unique("none"), "-H", http(site.nsqd()), *words)
     assert result.returncode == 1

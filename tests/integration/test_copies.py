@@ -33,7 +33,9 @@ def mortal(site: Site) -> list[Server]:
     return [site.own_nsqd(), *site.nsqds(2)]
 
 
-def test_each_message_is_at_so_many_nsqds(client: Client, nsqds: list[Server], topic: str) -> None:
+def test_each_message_is_at_the_wanted_number_of_nsqds(
+    client: Client, nsqds: list[Server], topic: str
+) -> None:
     writer = client.writer(*nsqds, copies=2, headers=True)
     for number in range(30):
         writer.publish(topic, str(number))
@@ -53,7 +55,7 @@ def test_with_three_each_has_all(client: Client, nsqds: list[Server], topic: str
     assert [stored(server, topic) for server in nsqds] == [10, 10, 10]
 
 
-def test_one_that_is_away_is_replaced(client: Client, mortal: list[Server], topic: str) -> None:
+def test_an_nsqd_that_is_away_is_replaced(client: Client, mortal: list[Server], topic: str) -> None:
     writer = client.writer(*mortal, copies=2)
     writer.publish(topic, "first")
     mortal[0].stop()
@@ -174,7 +176,7 @@ class Commit(Middleware):
         return result
 
 
-def test_what_is_not_done_is_handled_again(
+def test_a_message_that_is_not_done_is_handled_again(
     client: Client, nsqds: list[Server], world: World, topic: str
 ) -> None:
     """The redelivery or the twin of a message is handled, whichever comes first."""

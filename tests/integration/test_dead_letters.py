@@ -200,7 +200,7 @@ def test_a_publish_that_fails_half_way_loses_nothing(site: Site, dead: Dead) -> 
     assert left | set(done) == {b"%d" % number for number in range(30)}
 
 
-def test_what_one_letter_is_to_blame_for_does_not_end_it(dead: Dead) -> None:
+def test_a_bad_letter_does_not_end_the_replay(dead: Dead) -> None:
     dead.fill(3)
     with Writer(address(dead.nsqd)) as writer:
         writer.publish(dead.topic, b"bare")
@@ -359,7 +359,7 @@ def test_without_http_it_ends_when_nothing_comes(dead: Dead, world: World) -> No
     assert dead.counts() == (3, 0)
 
 
-def test_of_two_nsqds_each_gets_its_own_back(site: Site) -> None:
+def test_each_of_two_nsqds_gets_its_own_letters_back(site: Site) -> None:
     first, second = site.nsqds(2)
     one, two = Dead(first), Dead(second)
     two.origin, two.topic = one.origin, one.topic
@@ -449,7 +449,7 @@ def test_the_command_lists_shows_and_purges(commands: Commands, dead: Dead) -> N
     assert dead.counts(dead.origin) == (2, 0)
 
 
-def test_what_was_counted_is_purged_after_the_answer(dead: Dead) -> None:
+def test_counted_letters_are_purged_after_the_answer(dead: Dead) -> None:
     dead.fill(3)
     told: list[str] = []
     answer = False

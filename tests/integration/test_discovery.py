@@ -222,7 +222,7 @@ def test_an_nsqd_is_removed_in_good_order(
     assert len(begun) == 5
 
 
-def test_ensure_channel_catches_what_is_published_before_the_first_consumer(
+def test_ensure_channel_keeps_messages_published_before_a_consumer(
     client: Client, cluster: Cluster, world: World, topic: str
 ) -> None:
     known = cluster.nsqd()

@@ -64,7 +64,7 @@ def test_one_after_another_and_side_by_side(
     assert (lanes._holders, lanes._parked) == ({}, {})
 
 
-def test_the_order_is_that_of_arrival(
+def test_messages_of_a_lane_keep_their_order_of_arrival(
     client: Client, nsqd: Server, world: World, topic: str
 ) -> None:
     arrived: list[bytes] = []

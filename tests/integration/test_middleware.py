@@ -133,7 +133,7 @@ def test_a_key_for_many_messages_is_refused(client: Client, nsqd: Server, topic:
         writer.publish_many(topic, [b"a", b"b"], headers={"key": "k"})
 
 
-def test_who_did_not_ask_for_headers_gets_the_bytes(
+def test_a_reader_without_headers_gets_the_bytes(
     client: Client, nsqd: Server, world: World, topic: str
 ) -> None:
     client.writer(nsqd, headers=True).publish(topic, b"x", headers={"a": "b", "key": "k"})
@@ -145,7 +145,7 @@ def test_who_did_not_ask_for_headers_gets_the_bytes(
     assert (got[0].topic, got[0].channel) == (topic, "ch")
 
 
-def test_what_is_no_envelope_is_a_body(
+def test_bytes_without_an_envelope_are_a_body(
     client: Client, nsqd: Server, world: World, topic: str
 ) -> None:
     bodies = [b"{}", envelope.MAGIC, envelope.MAGIC + b"\xff\xff", b"\xff\xffNH\x02\x00\x00x"]
@@ -223,7 +223,7 @@ def test_a_middleware_may_skip_the_handler_or_reject(
     assert reader.stats().gave_up == 1
 
 
-def test_what_a_publish_middleware_raises_is_raised(
+def test_an_error_of_a_publish_middleware_is_raised(
     client: Client, nsqd: Server, world: World, topic: str
 ) -> None:
     class Never(Middleware):

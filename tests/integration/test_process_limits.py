@@ -127,7 +127,7 @@ def test_what_is_not_allowed() -> None:
     assert ProcessLimits().watch([]).reason() is None
 
 
-def test_memory_is_that_of_now() -> None:
+def test_memory_in_use_grows_with_a_block() -> None:
     before = memory_in_use()
     block = bytearray(64 * 1024 * 1024)
     assert memory_in_use() - before > 50 * 1024 * 1024

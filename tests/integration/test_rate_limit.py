@@ -10,7 +10,7 @@ from tests.support.servers import Server
 from tests.support.worlds import World
 
 
-def test_what_a_limited_reader_leaves_another_one_gets(
+def test_another_reader_gets_the_messages_that_a_limited_one_leaves(
     client: Client, nsqd: Server, world: World, topic: str
 ) -> None:
     limited: list[float] = []

@@ -292,7 +292,9 @@ def test_an_http_port_given_for_the_tcp_port_is_told(
     assert hint in str(raised.value)
 
 
-def test_who_cannot_be_asked_is_told(site: Site, watch: Watch, nsqd: Server, topic: str) -> None:
+def test_an_nsqd_that_cannot_be_asked_is_named(
+    site: Site, watch: Watch, nsqd: Server, topic: str
+) -> None:
     tcp = f"{address(nsqd)},127.0.0.1:2"
     depths = watch(nsqdTcpAddresses=tcp, nsqdHttpAddresses=f"{url(nsqd)},127.0.0.1:1")
     depths.start()

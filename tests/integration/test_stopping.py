@@ -181,7 +181,7 @@ def test_a_worker_that_is_killed_is_replaced(
 @pytest.mark.parametrize(
     "error", [asyncio.CancelledError, GeneratorExit, Killed, "a kill of the worker"]
 )
-def test_whatever_a_handler_raises_uses_up_the_tries_of_its_message(
+def test_any_error_of_a_handler_uses_up_the_tries_of_its_message(
     client: Client, nsqd: Server, world: World, topic: str, error: Any
 ) -> None:
     """The last attempt is followed by a dead letter, and other messages are handled meanwhile."""
@@ -241,7 +241,7 @@ def test_stop_does_not_wait_for_the_next_poll(
     world.eventually(lambda: not any(task.alive for task in run._discovery.tasks))
 
 
-def test_what_a_stop_leaves_comes_back_after_its_timeout(
+def test_messages_left_by_a_stop_come_back_after_their_timeout(
     client: Client, nsqd: Server, world: World, topic: str
 ) -> None:
     """As after a crash: nsqd does not requeue when a consumer disconnects."""

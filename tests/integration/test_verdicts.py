@@ -108,7 +108,7 @@ def test_a_failure_that_the_filter_excuses_is_tried_again_without_backoff(
 
 
 @pytest.mark.parametrize("on_expired", ["discard", "dead_letter", "hook"])
-def test_what_is_too_old_does_not_reach_the_handler(
+def test_a_message_that_is_too_old_reaches_no_handler(
     client: Client, nsqd: Server, world: World, topic: str, on_expired: str
 ) -> None:
     handled: list[bytes] = []

@@ -46,7 +46,7 @@ def test_a_message_too_big_for_us_never_leaves(
     assert writer.stats().connections[0].unanswered == 0
 
 
-def test_one_that_nsqd_finds_too_big_does_not_take_its_neighbours_along(
+def test_a_message_too_big_for_nsqd_takes_no_neighbours_along(
     client: Client, site: Site, world: World, topic: str
 ) -> None:
     """nsqd closes the connection on everybody; what it had not read is sent again."""

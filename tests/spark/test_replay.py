@@ -209,7 +209,7 @@ def test_an_empty_window(
     assert (result.messages, result.parts, result.first) == (0, 0, None)
 
 
-def test_the_rate_is_that_of_the_whole_job(
+def test_the_rate_belongs_to_the_whole_job(
     spark: SparkSession, embedded_cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
     embedded_cluster.create(topic)

@@ -213,8 +213,7 @@ _STRUCK = (
     "tests/component/connection/test_publishes.py"
     "::test_followers_that_are_killed_and_followers_out_of_time",
     "tests/component/reader/test_time_limit.py",
-    "tests/component/reader/test_worker_reads.py"
-    "::test_what_a_killed_worker_had_received_is_not_lost",
+    "tests/component/reader/test_worker_reads.py::test_messages_of_a_killed_worker_are_not_lost",
     "tests/integration/test_time_limit.py",
     "tests/unit/runtime/test_time_limit.py",
 )

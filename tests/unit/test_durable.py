@@ -141,7 +141,7 @@ def test_a_folder_that_cannot_be_synced_is_an_error(folder: Path, calls: Calls) 
     assert caught.value.filename == str(folder)
 
 
-def test_a_file_system_without_folder_sync_is_none(
+def test_a_file_system_without_folder_sync_is_no_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(descriptor: int) -> None:

@@ -340,7 +340,7 @@ def test_a_clock_is_found() -> None:
     assert len(found) == 1
 
 
-def test_who_asks_no_nsqlookupd_loads_no_dependency() -> None:
+def test_a_client_without_nsqlookupds_loads_no_dependency() -> None:
     """The import loads none; Reader and Writer load no HTTP client."""
     out = run_script("""
         import sys

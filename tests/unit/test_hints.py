@@ -165,7 +165,7 @@ def test_names_of_requeues_and_batches_lead_only_to_names_that_are_there(
         (lambda message: message.requeue("x"), []),
     ],
 )
-def test_a_handler_that_misspells_a_frequent_call_fails_with_the_right_name(
+def test_a_misspelt_call_in_a_handler_fails_with_the_right_name(
     call: Callable[[Any], object], told: list[str]
 ) -> None:
     """Publishes and answers check no names, so the failure of the handler gets a note."""

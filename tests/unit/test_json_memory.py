@@ -76,7 +76,7 @@ def test_the_sum_counts_objects_made_from_the_text() -> None:
     assert memory_of(content) >= used
 
 
-def test_what_takes_too_much_is_refused_before_it_is_parsed() -> None:
+def test_json_that_needs_too_much_memory_is_not_parsed() -> None:
     def never(content: bytes) -> None:
         raise AssertionError("it was parsed")
 
@@ -89,7 +89,7 @@ def test_what_takes_too_much_is_refused_before_it_is_parsed() -> None:
     assert http_error(500, "Oops", content, "http://h:1/stats").code == "Oops"
 
 
-def test_who_makes_more_of_an_object_takes_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_larger_objects_lower_the_number_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_memory, "MAX_MEMORY", 10_000)
     assert parse_json(b"[{},{},{}]") == [{}, {}, {}]
     with pytest.raises(TooLarge):

@@ -175,7 +175,7 @@ def test_work_that_is_done_is_not_repeated_when_its_fin_is_lost() -> None:
     assert books.is_dropped()
 
 
-def test_a_message_that_the_handler_finished_is_done_though_a_middleware_fails() -> None:
+def test_a_finished_message_is_done_even_if_a_middleware_fails() -> None:
     books = Books()
     books.then = Message.finish
     books.outside.then = fail

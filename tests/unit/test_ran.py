@@ -58,7 +58,7 @@ def test_code_that_nobody_runs(
         around_handler(middlewares, handler)(message_of())
 
 
-def test_other_values_mean_nothing_and_so_does_the_return_of_a_detached_message() -> None:
+def test_other_values_and_returns_of_detached_messages_mean_nothing() -> None:
     for value in (None, 0, "x", [1], range(3), {"a": 1}):
         around_handler([], lambda message, value=value: value)(message_of())
 

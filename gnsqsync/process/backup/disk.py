@@ -12,7 +12,9 @@ from gnsqsync import durable
 
 __all__ = ["Disk", "LocalDisk"]
 
+# Bytes of one read of a copy.
 _COPY_BYTES = 1 << 20
+# Errors that mean that another process has the lock.
 _BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 

@@ -41,6 +41,7 @@ class Rules:
     gzip_level: int = 0
     rotate_size: int = 0
     rotate_interval: float = 0.0
+    # True if a file is made only when there is a message for it.
     skip_empty_files: bool = False
 
     @property

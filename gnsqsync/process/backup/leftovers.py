@@ -14,6 +14,7 @@ __all__ = ["cut_back"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.to_file")
 
+# Bytes of one read of data that is not compressed.
 _BLOCK = 1 << 18
 # Bytes of one read of gzip data, which may grow a thousandfold.
 _GZIP_BLOCK = 1 << 14

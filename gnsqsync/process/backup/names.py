@@ -10,6 +10,7 @@ from gnsqsync.errors import ConfigError
 
 __all__ = ["FileNames", "format_time", "with_revision"]
 
+# English names, which no locale changes: ``_MONTHS``, ``_MONTH_NAMES`` and ``_DAY_NAMES``.
 _MONTHS = "January February March April May June July August September October November December"
 _MONTH_NAMES = _MONTHS.split()
 _DAY_NAMES = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
@@ -34,7 +35,9 @@ _DIRECTIVES = {
     "z": "[+-][0-9]{4}",
     "%": "%",
 }
+# A directive in a name.
 _DIRECTIVE = re.compile(f"%([{''.join(_DIRECTIVES)}])")
+# Pattern of the revision in a name.
 _REV_SHAPE = "-([0-9]{6,})"
 
 

@@ -30,8 +30,9 @@ from gnsqsync.stats import StopResult
 
 __all__ = ["BackUp", "Progress"]
 
-# Seconds between two rounds, and upper bound of seconds for writing received messages at a stop.
+# Seconds between two rounds.
 _ROUND_SECONDS = 0.5
+# Upper bound of the seconds in which a stop writes received messages.
 _DRAIN_SECONDS = 5.0
 # Seconds of one wait for the end. Python handles a signal that comes just before a wait after it.
 _WAKE_SECONDS = 1.0
@@ -81,8 +82,9 @@ class BackUp:
         self._lock: Mutex = runtime.lock()
         # Topics by name.
         self._topics: dict[str, TopicBackUp] = {}
-        # Finished messages and bytes of topics that are gone.
+        # Number of finished messages of topics that are gone.
         self._finished = 0
+        # Bytes of topics that are gone.
         self._size = 0
         self._group: Group | None = None
         # Seconds that the last signal grants for the end; None before a signal.

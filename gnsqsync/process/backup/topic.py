@@ -27,8 +27,9 @@ log: logging.Logger = logging.getLogger("gnsqsync.to_file")
 
 # Share of RDY from which on go-nsq's IsStarved is true.
 _STARVED = 0.85
-# Seconds after which a failed topic is tried again: the first ones, which double, and the longest.
+# Seconds after which a failed topic is tried again. Failures in a row double them.
 _RETRY_SECONDS = 2.0
+# Upper bound of those seconds.
 _LONGEST_RETRY_SECONDS = 60.0
 
 
@@ -56,6 +57,7 @@ class TopicBackUp:
         self.finished: int = 0
         self._make_files = make_files
         self._lock = lock
+        # Number of pending messages at which they are synced. It is 1 after ``sync_always``.
         self._max_in_flight = max_in_flight
         self._sync_interval = sync_interval
         # The open files; None after a failure, until a retry succeeds.
@@ -67,20 +69,24 @@ class TopicBackUp:
         )
         # Time of the next retry after a failure. Times are in seconds of time.monotonic().
         self._retry_at = math.inf
-        # A failure that is not logged yet, and True after a sync that is not logged yet.
+        # A failure that is not logged yet.
         self._untold: NSQError | None = None
+        # True after the first sync after a failure, until that is logged.
         self._works_again = False
-        # Messages that are written but not synced, and their number by nsqd.
+        # Messages that are written but not synced.
         self._pending: list[Message] = []
+        # Number of those messages by nsqd.
         self._by_nsqd: Counter[str] = Counter()
         # Number of pending messages of one nsqd at which that nsqd waits for answers. It is
         # computed anew when no message is pending.
         self._most_of_one = 0
-        # Time of the next rotation and sync, and time by which pending messages must be synced.
+        # Time of the next rotation and sync.
         self._next_tick = time.monotonic() + sync_interval
+        # Time by which pending messages must be synced.
         self._sync_by = math.inf
-        # True after ``pause``, and True after ``close``.
+        # True after ``pause``.
         self._is_paused = False
+        # True after ``close``.
         self._is_closed = False
 
     def begin(self) -> None:

@@ -48,7 +48,7 @@ def lookupd(**lies: Any) -> dict[str, Any]:
     ],
     ids=repr,
 )
-def test_an_address_that_is_none(cluster_of: NewCluster, lies: dict[str, Any]) -> None:
+def test_an_invalid_address(cluster_of: NewCluster, lies: dict[str, Any]) -> None:
     server = Paths(lookupd(**lies))
     with Serving(server):
         cluster = cluster_of([], [server.address])
@@ -91,7 +91,7 @@ def one_nsqd(
     ],
     ids=lambda text: text[:40],
 )
-def test_numbers_that_are_none(cluster_of: NewCluster, lie: str, reason: str) -> None:
+def test_invalid_numbers(cluster_of: NewCluster, lie: str, reason: str) -> None:
     stats = nsqd_answers("liar", depth=5)["/stats"]
     stats["topics"][0]["e2e_processing_latency"]["percentiles"][0]["value"] = "LIE"
     with fake_server() as server, pytest.raises(AllFailed) as caught:

@@ -178,7 +178,7 @@ def test_publishing_goes_to_an_nsqd_of_the_topic(cluster: tuple[Admin, NsqdHTTP]
     assert (status, "127.0.0.1:1 has no topic orders" in text) == ("400 Bad Request", True)
 
 
-def test_a_name_that_is_none(cluster: tuple[Admin, NsqdHTTP]) -> None:
+def test_an_invalid_name(cluster: tuple[Admin, NsqdHTTP]) -> None:
     status, _, text = acting(cluster[0], verb="create", topic="a b")
     assert (status, "A name has 1 to 64" in text) == ("400 Bad Request", True)
 

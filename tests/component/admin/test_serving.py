@@ -51,7 +51,7 @@ PING = b"GET /ping HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
         (b"GET " + b"/" * 100_000 + b" HTTP/1.1\r\n\r\n", b"431"),
     ],
 )
-def test_requests_that_are_none(nsqadmin: Server, request_: bytes, status: bytes) -> None:
+def test_invalid_requests(nsqadmin: Server, request_: bytes, status: bytes) -> None:
     # The kernel may drop the answer with the bytes of a long request that nobody has read.
     assert said(nsqadmin, request_)[9:12] in (status, b"" if status == b"431" else status)
     assert "Traceback" not in nsqadmin.log

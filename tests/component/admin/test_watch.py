@@ -180,7 +180,7 @@ def test_no_such_topic(cluster: Cluster, watching: Watching) -> None:
     assert [topic.topic_name for topic in http.stats().topics] == ["orders"]
 
 
-def test_a_name_that_is_none(cluster: Cluster) -> None:
+def test_an_invalid_name(cluster: Cluster) -> None:
     assert get(cluster[0], "/watch/a b/events")[0] == "400 Bad Request"
 
 

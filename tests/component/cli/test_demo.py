@@ -17,7 +17,7 @@ FILES = " in the Parquet files"
 
 
 @pytest.mark.parametrize("line", {**NEXT, **NEXT_WITH_SPARK})
-def test_a_command_to_try_next_is_one(line: str) -> None:
+def test_a_command_to_try_next_exists(line: str) -> None:
     program, *words = line.split()
     assert program == gnsqsync.name
     command: click.Command | None = gnsqsync

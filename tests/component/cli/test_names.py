@@ -41,7 +41,7 @@ def test_a_body_in_place_of_the_file_leads_to_standard_input(
     assert "there is no file 'hello there'; the messages are lines" in capsys.readouterr().err
 
 
-def test_a_function_that_cannot_be_a_handler_waits_for_its_repair_with_reload(
+def test_reload_waits_for_the_repair_of_a_function_that_is_no_handler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "jobs_of_reload.py").write_text("async def work(message): pass")

@@ -144,7 +144,7 @@ def test_did_you_mean(words: list[str], name: str, capsys: pytest.CaptureFixture
     assert f"Did you mean '{name}'?" in capsys.readouterr().err
 
 
-def test_an_nsqd_that_hangs_costs_a_single_timeout_however_large_its_backlog(
+def test_an_nsqd_that_hangs_costs_one_timeout_at_any_backlog(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ask, asked = NsqdHTTP.stats, []

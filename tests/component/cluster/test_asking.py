@@ -61,7 +61,7 @@ def test_a_call_that_hangs_is_late_and_delays_no_other(runtime: Runtime) -> None
     assert str(found.failures["a"]) == "no answer within 0.05 s"
 
 
-def test_at_most_so_many_run_at_a_time(runtime: Runtime) -> None:
+def test_the_number_of_calls_at_a_time_is_bounded(runtime: Runtime) -> None:
     running = most = 0
     lock = runtime.lock()
     both = runtime.event()
@@ -84,7 +84,7 @@ def test_at_most_so_many_run_at_a_time(runtime: Runtime) -> None:
     assert most == 2
 
 
-def test_what_is_no_error_of_nsq_is_raised(runtime: Runtime) -> None:
+def test_an_error_that_is_no_nsq_error_is_raised(runtime: Runtime) -> None:
     def wrong() -> int:
         raise KeyError("a mistake in a call")
 

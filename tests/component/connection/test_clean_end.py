@@ -76,7 +76,7 @@ WAYS: dict[str, Callable[[World, Writer], None]] = {
 
 @pytest.mark.parametrize("gap", [0.0, 0.02, 0.05])
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_published_behind_the_end_goes_to_a_new_connection(
+def test_a_publish_after_the_end_goes_to_a_new_connection(
     client: Client, world: World, way: str, gap: float
 ) -> None:
     ends = EndsBehind()
@@ -92,7 +92,7 @@ def test_what_is_published_behind_the_end_goes_to_a_new_connection(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_published_behind_the_end_goes_to_another_nsqd(
+def test_a_publish_after_the_end_goes_to_another_nsqd(
     client: Client, world: World, way: str
 ) -> None:
     ends = EndsBehind()
@@ -105,9 +105,7 @@ def test_what_is_published_behind_the_end_goes_to_another_nsqd(
         assert len(bodies(other.connections[0])) == 1
 
 
-def test_who_sends_beside_one_that_reads_writes_nothing_behind_the_end(
-    client: Client, world: World
-) -> None:
+def test_a_second_publisher_writes_nothing_after_the_end(client: Client, world: World) -> None:
     """The one that has the turn to read is held up, and so does not see the EOF."""
     ends = EndsBehind()
     with ScriptedNsqd(*ends.scripts) as nsqd:

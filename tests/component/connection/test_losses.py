@@ -157,7 +157,7 @@ def test_the_refusal_is_told(client: Client, world: World) -> None:
         (struct.pack(">ii", 1 << 30, 0), "frame size 1073741824 is not within"),
     ],
 )
-def test_what_nobody_asked_closes_the_connection(
+def test_an_answer_that_nobody_asked_for_closes_the_connection(
     client: Client,
     world: World,
     caplog: pytest.LogCaptureFixture,

@@ -339,7 +339,7 @@ def test_the_next_layers_ok_in_the_segment_of_the_answer(
     assert getattr(negotiated, option) is True
 
 
-def test_what_arrives_behind_the_last_answer_is_kept(world: World) -> None:
+def test_bytes_behind_the_last_answer_are_kept(world: World) -> None:
     def answer(connection: scripted.Connection, command: Command) -> None:
         connection.send(frame(RESPONSE, b"OK") + HEARTBEAT)
 

@@ -165,7 +165,7 @@ class TakenAtALook(deque[PublishSlot]):
         return there_was_one
 
 
-def test_nothing_is_written_without_the_lock_when_another_sender_empties_the_queue() -> None:
+def test_a_queue_that_another_empties_is_not_written_without_the_lock() -> None:
     kernel = Kernel()
     send_queue = publishes_on(kernel)
     send_queue.slots = TakenAtALook([slot(FIRST)])
@@ -234,7 +234,7 @@ def test_the_rest_of_what_was_begun_is_not_written_behind_the_end() -> None:
     ]
 
 
-def test_what_a_liar_answered_before_it_was_sent_is_answered() -> None:
+def test_an_answer_that_came_before_its_publish_was_sent_counts() -> None:
     kernel = Kernel()
     kernel.has_eof = True
     send_queue = publishes_on(kernel)
@@ -252,7 +252,7 @@ def test_what_a_liar_answered_before_it_was_sent_is_answered() -> None:
     assert not send_queue.pending
 
 
-def test_who_is_killed_while_it_gives_a_batch_to_the_kernel_leaves_it_in_doubt() -> None:
+def test_a_kill_during_a_write_leaves_the_batch_in_doubt() -> None:
     """Whether the kernel had it before the exception came is not known."""
 
     class Killed(BaseException):
@@ -296,7 +296,7 @@ def test_a_publish_on_a_closed_connection() -> None:
     assert not send_queue.slots
 
 
-def test_who_finds_the_lock_taken_leaves_and_the_holder_looks_again() -> None:
+def test_a_sender_leaves_a_taken_lock_and_the_holder_looks_again() -> None:
     kernel = Kernel()
     send_queue = publishes_on(kernel)
     first, second = slot(FIRST), slot(SECOND)
@@ -328,7 +328,7 @@ def test_a_rest_that_another_one_leaves_just_before_the_lock_goes_first() -> Non
     assert kernel.taken == FIRST + SECOND
 
 
-def test_what_waits_shares_a_send() -> None:
+def test_waiting_answers_share_a_send() -> None:
     kernel = Kernel()
     send_queue = answers_on(kernel, RdyLevel(adaptive=False))
     send_queue.commands += [b"NOP\n", b"TOUCH 0123456789abcdef\n"]
@@ -357,7 +357,7 @@ def test_one_nop_waits_however_many_heartbeats_come() -> None:
 
 
 @pytest.mark.parametrize("kind", ["fins", "commands"])
-def test_who_takes_a_byte_now_and_then_is_given_up_when_too_many_answers_wait(
+def test_an_nsqd_that_reads_too_slowly_is_given_up_at_the_bound_of_answers(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not silent, and takes no more than it is given: only the number shows it."""
@@ -380,7 +380,7 @@ def test_who_takes_a_byte_now_and_then_is_given_up_when_too_many_answers_wait(
     assert kernel.is_shut
 
 
-def test_rdy_is_a_level_lowered_in_front_of_the_answers_and_raised_behind_them() -> None:
+def test_rdy_is_lowered_before_the_answers_and_raised_after_them() -> None:
     kernel = Kernel()
     level = RdyLevel(adaptive=False)
     send_queue = answers_on(kernel, level)
@@ -449,7 +449,7 @@ def test_while_the_kernel_is_full_a_publish_can_be_taken_back() -> None:
         (len(FIRST + SECOND), [False, False, True]),
     ],
 )
-def test_of_a_batch_that_fills_the_kernel_what_was_not_begun_can_be_taken_back(
+def test_publishes_not_begun_can_be_taken_back_from_a_full_kernel(
     room: int, taken_back: list[bool]
 ) -> None:
     kernel = Kernel(room)
@@ -467,7 +467,7 @@ def test_of_a_batch_that_fills_the_kernel_what_was_not_begun_can_be_taken_back(
     assert list(send_queue.pending) == [*begun, fourth]
 
 
-def test_of_an_encoded_batch_nothing_is_taken_back() -> None:
+def test_no_publish_of_an_encoded_batch_is_taken_back() -> None:
     kernel = Kernel(1)
     kernel.is_clear = False
     send_queue = publishes_on(kernel)
@@ -538,7 +538,7 @@ def test_a_caller_with_much_time_gives_a_stalled_connection_up_too() -> None:
     assert isinstance(cut.error, NotSent)
 
 
-def test_what_breaks_a_send_wakes_the_reading_thread_and_is_not_raised() -> None:
+def test_a_broken_send_wakes_the_reading_thread_and_raises_nothing() -> None:
     def fail() -> None:
         raise OSError(errno.ENOBUFS, "no buffers")
 
@@ -648,7 +648,7 @@ class SlowKernel(Kernel):
         return True
 
 
-def test_who_writes_for_others_leaves_when_its_time_is_over() -> None:
+def test_a_caller_that_writes_for_others_leaves_at_its_deadline() -> None:
     kernel = SlowKernel(room=0)
     send_queue = publishes_on(kernel)
     kernel.on_wait = lambda: send_queue.slots.append(slot(b"x"))
@@ -679,7 +679,7 @@ def test_a_close_waits_for_a_sender_but_not_for_ever(monkeypatch: pytest.MonkeyP
     assert kernel.is_closed
 
 
-def test_a_future_that_was_cancelled_keeps_its_place_in_the_queue_of_answers() -> None:
+def test_a_cancelled_future_keeps_its_place_in_the_queue_of_answers() -> None:
     from concurrent.futures import Future
 
     kernel = Kernel()
@@ -722,7 +722,7 @@ def test_many_threads_keep_their_order() -> None:
     assert all(isinstance(s.error, OutcomeUnknown) for slots in published for s in slots)
 
 
-def test_who_waits_for_answers_is_woken_by_a_loss_that_is_under_way() -> None:
+def test_a_loss_under_way_wakes_a_caller_that_waits_for_answers() -> None:
     """It found the connection open and a publish unanswered, when the close had begun."""
     kernel = Kernel()
     send_queue = publishes_on(kernel)

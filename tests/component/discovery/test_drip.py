@@ -156,7 +156,7 @@ def test_a_session_of_the_user_is_cut_too(client: Client, world: World, hostile:
     nothing_is_left(world, run._discovery, hostile)
 
 
-def test_one_that_is_removed_is_asked_no_longer(
+def test_an_nsqlookupd_that_is_removed_is_asked_no_longer(
     client: Client, world: World, silent: Hostile
 ) -> None:
     reader = client.consume(print, lookupd_http_addresses=silent.address)

@@ -239,7 +239,7 @@ def test_nonsense_is_told_once_until_it_works_again(
     assert words in str(reason) and recovered is None
 
 
-def test_one_that_is_dead_or_hangs_delays_nothing(
+def test_an_nsqlookupd_that_is_dead_or_hangs_delays_nothing(
     discover: Discovering,
     world: World,
     lookupd: FakeServer,
@@ -350,7 +350,7 @@ def test_an_nsqd_that_vanished_is_dialled_a_few_times_only(
     world.eventually(lambda: reader.stats().connections)
 
 
-def test_one_that_ended_is_not_dialled_before_it_is_listed(
+def test_an_nsqd_that_ended_is_not_dialled_before_it_is_listed(
     discover: Discovering, world: World, lookupd: FakeServer, nsqd: ScriptedNsqd
 ) -> None:
     """Its topic may have been deleted, and SUB would create it. Polls alone would not tell soon."""
@@ -365,7 +365,7 @@ def test_one_that_ended_is_not_dialled_before_it_is_listed(
     assert len(nsqd.connections) == 2
 
 
-def test_one_that_ended_is_dialled_when_nobody_can_be_asked(
+def test_an_nsqd_that_ended_is_dialled_when_no_nsqlookupd_answers(
     discover: Discovering, world: World, lookupd: FakeServer, nsqd: ScriptedNsqd
 ) -> None:
     reader = discover.connected(lookupd, nsqd)

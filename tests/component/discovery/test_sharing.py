@@ -59,7 +59,7 @@ def test_the_thread_lives_as_long_as_somebody_asks(
     assert not polls()
 
 
-def test_one_that_comes_after_an_end_asks_anew(
+def test_a_reader_that_comes_after_an_end_asks_anew(
     discover: Discovering, world: World, lookupd: FakeServer, nsqd: ScriptedNsqd
 ) -> None:
     lookupd.answer(listing(nsqd))

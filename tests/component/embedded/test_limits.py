@@ -330,7 +330,7 @@ def test_the_limit_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
         assert most_connections() == most
 
 
-def test_who_never_shows_the_magic_is_closed() -> None:
+def test_a_client_that_sends_no_magic_is_closed() -> None:
     """In a process of its own, since gevent runs there."""
     out = run_script("""
         import gevent

@@ -165,7 +165,9 @@ def test_an_answer_over_the_limit_ends_the_connection(recorder: Recorder, nsqd: 
     assert "is greater than limit (10)" in nsqd.log.getvalue()
 
 
-def test_one_that_is_silent_does_not_hold_up_the_others(recorder: Recorder, nsqd: Nsqd) -> None:
+def test_an_nsqlookupd_that_is_silent_does_not_hold_up_the_others(
+    recorder: Recorder, nsqd: Nsqd
+) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

@@ -589,7 +589,7 @@ def test_an_error_of_before_fork_ends_the_others_in_good_order() -> None:
     assert out.splitlines() == ["asked to stop in 20.0", "the database is gone", "True"]
 
 
-def test_a_signal_to_all_processes_counts_once_and_the_supervisors_second_forces() -> None:
+def test_a_signal_to_all_processes_counts_once_and_a_second_forces() -> None:
     out = run_script("""
         import os, signal, time
         from gnsqsync.process.supervisor import StopSignals, supervise

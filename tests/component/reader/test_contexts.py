@@ -107,7 +107,7 @@ def test_what_hooks_set_ends_with_the_message_or_stays_with_the_worker(
     assert [line for line in seen if line.startswith("hook")] == ["hook handler", "hook nobody"]
 
 
-def test_a_variable_that_is_set_before_the_worker_begins_is_in_each_message() -> None:
+def test_a_variable_set_before_the_worker_begins_is_in_each_message() -> None:
     def as_a_worker() -> tuple[str, str]:
         tenant.set("start")
         new_context = context_maker()

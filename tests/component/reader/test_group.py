@@ -24,7 +24,7 @@ def rdy(nsqd: ScriptedNsqd) -> int:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_one_that_fails_ends_the_others(client: Client, world: World, number: int) -> None:
+def test_a_reader_that_fails_ends_the_others(client: Client, world: World, number: int) -> None:
     """Whichever it is, and not when the others end by themselves, which may be never."""
     bad, good = ScriptedNsqd([automatic(hooks={"SUB": refuse})]), ScriptedNsqd()
     with bad, good:
@@ -37,7 +37,7 @@ def test_one_that_fails_ends_the_others(client: Client, world: World, number: in
         assert readers[1 - number].join(0) == StopResult(0, 0)
 
 
-def test_one_that_fails_before_the_next_has_started(client: Client, world: World) -> None:
+def test_a_reader_that_fails_before_the_next_has_started(client: Client, world: World) -> None:
     class Late(Reader):
         def start(self, block: bool = True) -> StopResult | None:
             with pytest.raises(BadTopic):
@@ -58,7 +58,7 @@ def test_one_that_fails_before_the_next_has_started(client: Client, world: World
         assert readers[1].join(0) == StopResult(0, 0)
 
 
-def test_who_joins_during_the_start_waits_for_all(client: Client, world: World) -> None:
+def test_a_join_during_the_start_waits_for_all(client: Client, world: World) -> None:
     go_on = False
 
     class Late(Reader):

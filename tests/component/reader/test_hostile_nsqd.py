@@ -164,7 +164,7 @@ def test_one_id_again_and_again_takes_the_memory_of_one(world: World) -> None:
     ],
     ids=["reader", "writer"],
 )
-def test_heartbeats_without_end_to_who_is_not_read(world: World, make: str) -> None:
+def test_endless_heartbeats_grow_no_memory(world: World, make: str) -> None:
     heartbeats = frame(RESPONSE, b"_heartbeat_") * 4096
     until = "RDY" if "Reader" in make else "IDENTIFY"
     with flood(lambda: heartbeats, until) as nsqd:

@@ -131,7 +131,7 @@ def test_publishes_without_an_nsqd_are_one_line(
         assert end.startswith(f"a Writer is connected to {address(nsqd)} again")
 
 
-def test_what_trying_again_does_not_help_is_an_error_at_once_and_once(
+def test_an_error_that_no_retry_cures_is_logged_at_once_and_once(
     client: Client, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(connection: scripted.Connection, command: Command) -> None:

@@ -70,7 +70,7 @@ def test_attempts_are_unsigned_and_the_limit_is_exact(
 
 
 @pytest.mark.parametrize("attempts", [6, 40000, 65535])
-def test_a_message_that_no_handler_failed_on_is_handled_however_often_it_came(
+def test_a_message_that_failed_in_no_handler_is_handled_at_any_attempt(
     client: Client, world: World, attempts: int
 ) -> None:
     """As after many restarts, each of which is a delivery."""
@@ -190,7 +190,7 @@ def given_up(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [r for r in caplog.records if "gave up" in r.msg or "waits in nsqd" in r.msg]
 
 
-def test_with_nowhere_to_go_it_is_not_finished_but_waits_in_nsqd(
+def test_a_message_with_nowhere_to_go_waits_in_nsqd(
     client: Client, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One ERROR for each message, and what to do; the next failures of it are warnings."""
@@ -526,9 +526,7 @@ def test_a_refused_fin_of_a_handler_is_told_by_the_hook(client: Client, world: W
         assert observer.seen == [(seen[0], "E_FIN_FAILED")]
 
 
-def test_what_is_remembered_of_answered_messages_goes_with_them(
-    client: Client, world: World
-) -> None:
+def test_memory_of_answered_messages_goes_with_them(client: Client, world: World) -> None:
     def handler(message: Message) -> None:
         message.detach()
         message.finish()

@@ -212,7 +212,7 @@ def test_a_message_put_into_the_queue_behind_the_stops_look(client: Client, worl
         assert handled == []
 
 
-def test_what_the_timer_puts_back_behind_the_stops_look(client: Client, world: World) -> None:
+def test_a_chunk_put_back_during_a_stop_is_given_back(client: Client, world: World) -> None:
     with ScriptedNsqd() as nsqd:
         reader = client.consume(print, nsqd)
         world.eventually(lambda: nsqd.received("RDY"))
@@ -320,7 +320,7 @@ def test_start_twice(client: Client, world: World) -> None:
         assert len(nsqd.connections) == 1
 
 
-def test_who_is_interrupted_three_times_waits_no_more(client: Client, world: World) -> None:
+def test_a_third_interrupt_ends_the_wait(client: Client, world: World) -> None:
     class Interrupted(BaseException):
         pass
 
@@ -403,7 +403,7 @@ def test_a_refusal_for_good_ends_the_reader(
         assert len(nsqd.connections) == 1
 
 
-def test_one_that_refuses_does_not_end_the_others(client: Client, world: World) -> None:
+def test_an_nsqd_that_refuses_does_not_end_the_others(client: Client, world: World) -> None:
     def refuse(connection: scripted.Connection, command: Command) -> None:
         connection.error("E_BAD_TOPIC SUB topic name is not valid")
         scripted.close()(connection)

@@ -51,7 +51,7 @@ def subscribed(world: World, nsqd: ScriptedNsqd) -> Any:
     return nsqd.connections[-1]
 
 
-def test_one_that_waits_for_its_turn_is_brought_up_to_date(
+def test_a_waiting_copy_is_brought_up_to_date(
     client: Client, world: World, handler: Handler
 ) -> None:
     with ScriptedNsqd() as nsqd:
@@ -185,7 +185,7 @@ def test_waiting_messages_of_a_lost_connection_are_dropped(
         assert [message.body for message in handler.got] == [b"slow", b"new"]
 
 
-def test_a_thousand_messages_on_their_way_when_rdy_is_lowered_close_nothing(
+def test_a_thousand_messages_after_a_lower_rdy_close_no_connection(
     client: Client, world: World, handler: Handler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was allowed once may come, however large it is."""

@@ -170,7 +170,7 @@ def test_anchors_and_flags(
     assert groups.made == ["orders"]
 
 
-def test_what_any_nsqlookupd_lists_counts(
+def test_a_topic_that_any_nsqlookupd_lists_counts(
     groups: Groups,
     world: World,
     nsqd: ScriptedNsqd,
@@ -220,7 +220,7 @@ def test_a_topic_that_vanished_is_kept_while_it_lives(
     assert group.join() == [StopResult(0, 0)] * 2
 
 
-def test_one_that_is_stopped_elsewhere_leaves_the_group(
+def test_a_reader_that_is_stopped_elsewhere_leaves_the_group(
     groups: Groups, world: World, nsqd: ScriptedNsqd, lookupd: FakeServer
 ) -> None:
     group = groups.sharing_four(lookupd, "stays", "stopped")
@@ -240,7 +240,7 @@ def test_one_that_is_stopped_elsewhere_leaves_the_group(
     assert group.join() == [StopResult(0, 0)] * 2
 
 
-def test_one_that_was_stopped_before_its_start_leaves_at_once(
+def test_a_reader_that_was_stopped_before_its_start_leaves_at_once(
     groups: Groups, world: World, nsqd: ScriptedNsqd, lookupd: FakeServer
 ) -> None:
     def make(topic: str) -> Reader:

@@ -120,7 +120,7 @@ def test_another_nsqd_is_not_forgotten(client: Client, world: World) -> None:
         (scripted.error("E_INVALID no"), "E_INVALID"),
     ],
 )
-def test_an_error_that_ends_the_connection_is_logged_and_it_is_dialled_again(
+def test_a_fatal_error_is_logged_and_the_nsqd_is_dialled_again(
     client: Client,
     world: World,
     caplog: pytest.LogCaptureFixture,
@@ -155,7 +155,7 @@ def test_a_stop_is_no_later_for_it(client: Client, world: World) -> None:
     "options",
     [{"concurrency": 2}, {"rate_limit": 10000.0}, {"lanes": lambda message: message.body}],
 )
-def test_who_else_may_have_work_keeps_the_reading_thread_reading(
+def test_a_worker_does_not_read_beside_other_work(
     client: Client, world: World, options: dict[str, Any]
 ) -> None:
     stream = Stream()
@@ -184,7 +184,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.reality("the interpreter throws into a system call, gevent into its hub")
-def test_what_a_killed_worker_had_received_is_not_lost(
+def test_messages_of_a_killed_worker_are_not_lost(
     client: Client, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is killed while it waits for a message, and the reading thread goes on."""

@@ -218,7 +218,7 @@ def test_chunks_grow_with_a_fast_handler_and_shrink_with_a_slow_one(
     assert bench.chunks[-4:] == [(1, 0)] * 4
 
 
-def test_answers_kept_for_the_next_chunk_are_sent_when_another_worker_has_it(
+def test_kept_answers_are_sent_when_another_worker_has_the_next_chunk(
     bench: Bench, world: World
 ) -> None:
     bench.make(lambda message: None, concurrency=2)
@@ -468,7 +468,7 @@ def test_an_error_of_a_log_filter_ends_a_worker_and_loses_no_message(
     assert len(bench.connection.fins) == 2
 
 
-def test_a_message_that_ends_its_worker_each_time_is_given_up_on_its_next_delivery(
+def test_a_message_that_ends_its_worker_is_given_up_on_the_next_delivery(
     bench: Bench, killing: None
 ) -> None:
     error = Killed()
@@ -499,7 +499,7 @@ class Odd(Requeue):
         Exception.__init__(self)
 
 
-def test_a_requeue_with_a_delay_that_is_none_fails_as_any_exception(
+def test_a_requeue_with_an_invalid_delay_fails_as_any_exception(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     def handler(message: Message) -> None:
@@ -581,7 +581,7 @@ def test_in_the_child_of_a_fork_no_worker_takes_the_place_of_another(
 
 
 @pytest.mark.usefixtures("killing")
-def test_who_takes_the_place_of_a_killed_worker_may_begin_before_that_one_has_ended(
+def test_a_replacement_may_begin_before_the_killed_worker_has_ended(
     bench: Bench, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def handler(message: Message) -> None:

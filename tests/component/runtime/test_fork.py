@@ -281,7 +281,7 @@ def names(kind):
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_what_asks_nsqlookupds_does_not_go_on_in_the_child(name: str) -> None:
+def test_questions_to_nsqlookupds_do_not_go_on_in_the_child(name: str) -> None:
     """gevent copies greenlets, which end there: nobody takes their place, and consumes."""
     with Nsqlookupd() as lookupd, Nsqd(lookupd_tcp_addresses=[lookupd.tcp_address]) as nsqd:
         with NsqdHTTP(nsqd.http_address) as client:

@@ -95,7 +95,7 @@ def test_a_list_has_what_another_process_made(store: Store, url: str, options: A
     assert store.list("s") == ["s/0"]
 
 
-def test_of_many_threads_one_wins(url: str, options: dict[str, Any]) -> None:
+def test_one_of_many_threads_wins(url: str, options: dict[str, Any]) -> None:
     wins: list[tuple[int, bytes]] = []
     meeting = threading.Barrier(6)
 

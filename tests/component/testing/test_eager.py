@@ -98,7 +98,7 @@ def test_a_handler_gets_a_message_as_from_nsqd(topics: Topics) -> None:
         one.finish()
 
 
-def test_what_a_handler_publishes_comes_after_it_in_the_order_of_the_publishes(
+def test_publishes_of_a_handler_are_handled_after_it_in_order(
     topics: Topics,
 ) -> None:
     def first(message: Message) -> None:
@@ -120,7 +120,7 @@ def test_what_a_handler_publishes_comes_after_it_in_the_order_of_the_publishes(
     ]
 
 
-def test_what_a_handler_raises_reaches_who_published(topics: Topics) -> None:
+def test_an_error_of_a_handler_reaches_the_publisher(topics: Topics) -> None:
     def fail(message: Message) -> None:
         raise ValueError(message.body.decode())
 

@@ -121,7 +121,7 @@ def test_nsqlookupds_alone_are_enough(
         writer.publish("t", "x")
 
 
-def test_what_is_given_and_what_is_found_are_both_used(
+def test_given_and_found_nsqds_are_both_used(
     find: Finding,
     world: World,
     lookupd: FakeServer,
@@ -153,7 +153,7 @@ def test_all_that_any_nsqlookupd_lists_are_used(
         world.eventually(lambda: writer.publish("t", "x") or (count(one) and count(two)))
 
 
-def test_one_that_vanishes_gets_nothing_new_and_is_not_cut(
+def test_an_nsqd_that_vanishes_gets_nothing_new_and_is_not_cut(
     find: Finding,
     world: World,
     lookupd: FakeServer,
@@ -196,7 +196,7 @@ def test_an_nsqlookupd_that_forgets_everything_stops_no_publish(
     assert len(nsqd.connections) == 1
 
 
-def test_one_whose_topics_are_all_tombstoned_gets_nothing_new(
+def test_an_nsqd_with_only_tombstoned_topics_gets_nothing_new(
     find: Finding,
     world: World,
     lookupd: FakeServer,

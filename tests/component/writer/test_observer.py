@@ -108,7 +108,7 @@ def test_an_observer_that_raises_changes_nothing(
     }
 
 
-def test_what_is_not_sent_is_told_with_the_dial_that_failed(client: Client, world: World) -> None:
+def test_an_unsent_publish_is_told_with_the_failed_dial(client: Client, world: World) -> None:
     observer = Recorder()
     with unused_address() as where:
         writer = client.keep(Writer(where, runtime=world.runtime, observer=observer))
@@ -121,7 +121,7 @@ def test_what_is_not_sent_is_told_with_the_dial_that_failed(client: Client, worl
         assert observer.calls[-1] == ("publish_failed", "t", 1, NotSent, 0)
 
 
-def test_how_many_nsqd_has_confirmed_before(client: Client) -> None:
+def test_a_failed_publish_many_tells_the_confirmed_number(client: Client) -> None:
     observer = Recorder()
     with ScriptedNsqd([automatic(until="MPUB"), automatic(hooks={"MPUB": refuse("E_X no")})]) as n:
         writer = client.writer(n, observer=observer, max_body_size=40)
@@ -177,6 +177,6 @@ def test_a_memory_writer_tells_what_it_keeps() -> None:
     assert observer.calls == [("published", "t", 1), ("published", "t", 2)]
 
 
-def test_what_is_no_observer_is_refused() -> None:
+def test_an_object_that_is_no_observer_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"must be a gnsqsync\.Observer, or a list"):
         Writer(observer=print)  # type: ignore[arg-type]

@@ -229,7 +229,7 @@ def http(connection: scripted.Connection, command: Command) -> None:
     ],
     ids=["http port", "refused secret", "no tls"],
 )
-def test_what_does_not_help_to_try_again_fails_at_once(
+def test_an_error_that_no_retry_cures_fails_at_once(
     client: Client,
     world: World,
     outage: str,
@@ -259,7 +259,7 @@ def test_what_does_not_help_to_try_again_fails_at_once(
 # -- several --------------------------------------------------------------------------------------
 
 
-def test_two_that_answer_no_publish_are_one(client: Client, world: World) -> None:
+def test_two_nsqds_that_answer_no_publish_are_an_outage(client: Client, world: World) -> None:
     scripts = [automatic(hooks={"PUB": nothing})], [automatic(hooks={"IDENTIFY": nothing})]
     with ScriptedNsqd(*scripts) as one, ScriptedNsqd(*scripts) as two:
         writer = connected(client.writer(one, two, publish_timeout=0.4))
@@ -344,7 +344,7 @@ def test_no_nsqlookupd_that_can_be_asked_is_an_outage(client: Client, world: Wor
 # -- who waits ------------------------------------------------------------------------------------
 
 
-def test_who_waits_tries_a_silent_connection_again(client: Client, world: World) -> None:
+def test_a_waiting_writer_tries_a_silent_connection_again(client: Client, world: World) -> None:
     with ScriptedNsqd([automatic(hooks={"PUB": nothing})]) as nsqd:
         writer = connected(client.writer(nsqd, outage="wait", publish_timeout=0.3))
         for _ in range(3):
@@ -352,7 +352,7 @@ def test_who_waits_tries_a_silent_connection_again(client: Client, world: World)
         assert len(nsqd.connections) == 1
 
 
-def test_who_waits_may_do_so_for_ever(client: Client, world: World) -> None:
+def test_a_writer_may_wait_for_ever(client: Client, world: World) -> None:
     with ScriptedNsqd() as nsqd:
         nsqd.refuse_connections()
         options = {"publish_timeout": math.inf, "connect_timeout": math.inf}
@@ -364,7 +364,7 @@ def test_who_waits_may_do_so_for_ever(client: Client, world: World) -> None:
         waiting.join()
 
 
-def test_what_a_function_of_the_user_raises_is_no_outage(client: Client, world: World) -> None:
+def test_an_error_of_a_users_function_is_no_outage(client: Client, world: World) -> None:
     def secret() -> str:
         raise LookupError("the vault is closed")
 

@@ -104,7 +104,7 @@ def test_retry_unknown_of_publish_many_is_by_chunk(client: Client, world: World)
         assert writer.stats().published == 30
 
 
-def test_what_was_unknown_once_stays_unknown(client: Client, world: World) -> None:
+def test_an_unknown_outcome_stays_unknown_after_a_retry(client: Client, world: World) -> None:
     """NotSent would say that publishing again is safe."""
     with ScriptedNsqd([automatic(hooks={"PUB": cut})]) as nsqd:
         writer = client.writer(nsqd, retry_unknown=True)
@@ -182,7 +182,9 @@ def test_an_nsqd_that_reads_nothing_costs_the_deadline(client: Client, world: Wo
         assert writer.stats().not_sent == 1
 
 
-def test_who_has_more_time_goes_on_where_another_stopped(client: Client, world: World) -> None:
+def test_a_publish_with_more_time_goes_on_where_another_stopped(
+    client: Client, world: World
+) -> None:
     """The writer of a shared send gives up; what it left is written when there is room."""
     go_on = threading.Event()
     steps = [automatic(until="IDENTIFY"), scripted.wait_until(go_on), automatic()]
@@ -306,7 +308,9 @@ def test_round_robin_leaves_the_lost_one_out_and_takes_it_back(
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "failover"])
-def test_all_benched_is_tried_all_the_same(client: Client, world: World, policy: str) -> None:
+def test_benched_nsqds_are_tried_if_there_is_no_other(
+    client: Client, world: World, policy: str
+) -> None:
     with ScriptedNsqd() as one, ScriptedNsqd() as two:
         for nsqd in (one, two):
             nsqd.refuse_connections()
@@ -376,7 +380,7 @@ def test_publish_async_waits_when_too_much_is_under_way(
         assert writer.stats().published == 85
 
 
-def test_what_is_alone_is_never_too_large(
+def test_a_lone_publish_is_never_too_large(
     client: Client, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ScriptedNsqd() as nsqd, small_backlog(monkeypatch, bytes=10):

@@ -98,7 +98,9 @@ def test_many_that_publish_when_nobody_listens_dial_once_a_round(
     runtime.check_ended()
 
 
-def test_who_waits_for_a_dial_that_fails_does_not_dial_again(client: Client, world: World) -> None:
+def test_a_publish_that_waits_for_a_failing_dial_does_not_dial_again(
+    client: Client, world: World
+) -> None:
     """Twenty wait for one handshake that hangs; it fails once for all of them."""
     runtime = counting(world)
     with ScriptedNsqd([automatic(hooks={"IDENTIFY": nothing})]) as nsqd:
@@ -160,7 +162,7 @@ def test_no_time_is_too_long(client: Client, world: World, seconds: float) -> No
         world.eventually(lambda: reader.stats().connections)
 
 
-def test_who_waits_for_a_dial_goes_on_when_another_one_succeeds(
+def test_a_publish_that_waits_for_a_dial_goes_on_when_another_succeeds(
     client: Client, world: World
 ) -> None:
     go_on = threading.Event()
@@ -324,7 +326,7 @@ def test_a_publisher_that_was_killed_holds_up_no_other_for_ever(
 # -- refusals -------------------------------------------------------------------------------------
 
 
-def test_what_one_cannot_store_another_takes(client: Client, world: World) -> None:
+def test_a_message_that_one_nsqd_cannot_store_goes_to_another(client: Client, world: World) -> None:
     hooks = {"PUB": refuse("E_PUB_FAILED PUB failed disk full"), "MPUB": refuse("E_MPUB_FAILED no")}
     with ScriptedNsqd([automatic(hooks=hooks)]) as full, ScriptedNsqd() as good:
         writer = client.writer(full, good)

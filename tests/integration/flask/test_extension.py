@@ -97,7 +97,7 @@ def test_where_given_up_messages_go_may_be_said_in_the_other_place() -> None:
         often.reader(strict)
 
 
-def test_two_handlers_of_one_channel_are_refused_where_the_second_is_registered() -> None:
+def test_a_second_handler_of_a_channel_is_refused_at_its_registration() -> None:
     nsq = NSQ()
 
     def mail(message: Message) -> None: ...
@@ -229,7 +229,7 @@ def test_a_writer_that_is_kept_from_before_the_tests() -> None:
     kept.close()
 
 
-def test_a_publish_on_the_thread_of_an_event_loop_is_told_where_it_is_called() -> None:
+def test_a_publish_in_an_event_loop_warns_at_the_line_of_the_call() -> None:
     async def view(nsq: NSQ) -> None:
         nsq.writer.publish("t", b"1", timeout=0.1)
 

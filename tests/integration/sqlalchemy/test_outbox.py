@@ -127,7 +127,7 @@ def test_rows_that_cannot_be_read_or_sent_do_not_stop_the_others(
     assert sum(record.levelname == "ERROR" for record in caplog.records) == failed
 
 
-def test_a_message_without_a_time_is_due_whatever_the_clock_of_its_writer_says(
+def test_a_message_without_a_time_is_due_by_any_clock_of_its_writer(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ahead = datetime.now(UTC) + timedelta(days=9)
@@ -160,7 +160,7 @@ def test_times(shop: Shop) -> None:
     assert due == later
 
 
-def test_what_may_be_in_nsqd_is_not_counted_as_taken_back(
+def test_a_message_that_may_be_in_nsqd_is_not_counted_as_taken_back(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     later = datetime.now(UTC) + timedelta(days=1)

@@ -122,7 +122,7 @@ def test_sums() -> None:
     assert (total.channels["c"].depth, total.channels["c"].left) == (3, 9)
 
 
-def test_an_answer_that_is_none() -> None:
+def test_an_invalid_answer() -> None:
     with pytest.raises(Failed, match="'depth' is a str, not a int"):
         node_figures({"topics": [{"topic_name": "t", "depth": "x"}]}, 0)
 

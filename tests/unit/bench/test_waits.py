@@ -67,7 +67,7 @@ def test_a_wait_ends_with_the_first_success_and_else_with_the_run() -> None:
     }
 
 
-def test_a_percentile_is_a_bound_only_where_a_waiting_message_may_change_it() -> None:
+def test_a_percentile_is_a_bound_if_a_waiting_message_may_change_it() -> None:
     # A message that was published late has waited for a short time only when the run ends.
     found = [Figure(float(n)) for n in range(1, 100)] + [Figure(0.1, True)]
     assert figures.part(found, 0.5) == Figure(50.0)

@@ -61,7 +61,7 @@ def test_messages_without_a_body_count_too() -> None:
         table.come(1, 0, allowed=5)
 
 
-def test_what_was_allowed_is_not_counted_however_large_it_is() -> None:
+def test_allowed_messages_are_not_counted_at_any_size() -> None:
     table = Table()
     table.come(100, LARGE, allowed=100)
     # As much again may come, of what nsqd sends in the place of messages that timed out here.

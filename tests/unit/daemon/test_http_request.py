@@ -69,7 +69,7 @@ def test_a_body_whose_end_is_said_twice(headers: bytes, version: bytes) -> None:
         head(b"POST / HTTP/" + version + b"\r\nHost: x\r\n" + headers + b"\r\n")
 
 
-def test_who_keeps_a_connection() -> None:
+def test_requests_that_keep_a_connection() -> None:
     def kept(version: str, connection: str) -> tuple[bool, bool]:
         lines = f"GET / HTTP/{version}\r\nHost: x\r\nConnection: {connection}\r\n\r\n"
         found = head(lines.encode())

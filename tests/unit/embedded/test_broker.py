@@ -350,7 +350,7 @@ def test_finished_messages_do_not_time_out() -> None:
     assert len(sink.messages) == 52
 
 
-def test_who_left_keeps_its_messages_until_they_time_out() -> None:
+def test_messages_of_a_consumer_that_left_stay_until_they_time_out() -> None:
     bench = Bench()
     gone = bench.consumer(timeout=2.0)
     bench.publish(b"1")
@@ -461,7 +461,7 @@ def test_an_ephemeral_channel_drops_nothing_that_a_consumer_takes(size: int) -> 
     assert bench.topic().channel("c#ephemeral").depth == size
 
 
-def test_an_ephemeral_channel_goes_with_its_last_consumer_and_takes_its_topic_along() -> None:
+def test_an_ephemeral_channel_and_topic_go_with_the_last_consumer() -> None:
     bench = Bench()
     sink = bench.consumer(topic="e#ephemeral", channel="c#ephemeral")
     bench.broker.topics["e#ephemeral"].channels["c#ephemeral"].remove_consumer(sink)

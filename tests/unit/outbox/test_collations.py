@@ -23,7 +23,7 @@ def test_a_column_that_ignores_bytes_is_named(collation: str) -> None:
     check_exact(columns, {"id"}, "inbox", "go")
 
 
-def test_only_a_duplicate_is_one() -> None:
+def test_only_a_duplicate_key_is_a_duplicate() -> None:
     assert is_duplicate(Exception(1062, "Duplicate entry"))
     assert not is_duplicate(Exception(1048, "cannot be null"))
     assert not is_duplicate(Exception())

@@ -173,7 +173,7 @@ def test_an_nsqd_that_is_away_uses_up_no_attempts(clock: Clock) -> None:
     assert [one.attempts for one in table.rows.values()] == [0, 0]
 
 
-def test_wrong_times_are_looked_for_at_the_start_each_minute_and_when_the_clock_jumps_back(
+def test_wrong_times_are_sought_each_minute_and_after_a_clock_jump(
     clock: Clock,
 ) -> None:
     table = Table([])

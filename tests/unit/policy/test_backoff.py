@@ -145,7 +145,7 @@ def test_one_verdict_a_pause() -> None:
     assert pause_of(backoff, 20.0) == 4.0
 
 
-def test_the_longest_pause_is_that_of_the_guide() -> None:
+def test_the_longest_pause_is_128_seconds_as_in_the_guide() -> None:
     assert climb(guide(max_duration=None), 8) == [2, 4, 8, 16, 32, 64, 128, 128]
 
 

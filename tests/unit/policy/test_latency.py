@@ -103,7 +103,7 @@ def test_a_stream_that_ends_goes_back_without_another_message() -> None:
     assert level.wanted(0) == 1
 
 
-def test_a_stream_that_ends_goes_back_with_the_next_message_if_nobody_settles() -> None:
+def test_the_next_message_ends_a_stream_that_nobody_settles() -> None:
     level = adaptive()
     for moment in steady(5000, 0.0, 1.0):
         level.note(moment, 1)
@@ -363,7 +363,7 @@ def test_a_quiet_one_beside_a_stream_stays_tight() -> None:
     assert [level.streaming for level in levels] == [True] + [False] * 19
 
 
-def test_half_of_what_a_slow_network_can_carry_is_a_stream_also_beside_idle_ones() -> None:
+def test_half_the_rate_of_a_slow_network_is_a_stream_beside_idle_ones() -> None:
     levels = several(10)
     for level in levels:
         level.set_round_trip(0.1)
@@ -372,7 +372,7 @@ def test_half_of_what_a_slow_network_can_carry_is_a_stream_also_beside_idle_ones
     assert [level.streaming for level in levels] == [True] + [False] * 9
 
 
-def test_who_is_left_alone_is_judged_alone() -> None:
+def test_the_last_connection_of_a_group_is_judged_alone() -> None:
     together = JointRate()
     first, second = adaptive(), adaptive()
     together.join(first)

@@ -144,7 +144,7 @@ def test_a_live_node_is_kept_when_it_vanishes_and_asked_for_when_it_ends() -> No
     assert states_of(nodes) == {}
 
 
-def test_one_that_ended_is_dialled_when_it_is_listed_after_that() -> None:
+def test_a_node_that_ended_is_dialled_when_it_is_listed_after_that() -> None:
     nodes = reader()
     for source in ("lookup1", "lookup2"):
         nodes.discovered(source, {A}, 0.0)
@@ -162,7 +162,7 @@ def test_one_that_ended_is_dialled_when_it_is_listed_after_that() -> None:
     connect(nodes, A, asked_at + 0.2)
 
 
-def test_one_that_ended_is_dialled_when_who_listed_it_does_not_answer() -> None:
+def test_a_node_that_ended_is_dialled_when_its_nsqlookupd_is_silent() -> None:
     nodes = reader()
     for source in ("lookup1", "lookup2"):
         nodes.discovered(source, {A}, 0.0)
@@ -177,7 +177,7 @@ def test_one_that_ended_is_dialled_when_who_listed_it_does_not_answer() -> None:
         assert dial_and_fail(nodes, A) is not None
 
 
-def test_one_that_ended_comes_back_with_any_later_answer() -> None:
+def test_a_node_that_ended_comes_back_with_any_later_answer() -> None:
     nodes = reader()
     nodes.discovered("lookup1", {A}, 0.0)
     connect(nodes, A, 0.0)
@@ -193,7 +193,7 @@ def test_one_that_ended_comes_back_with_any_later_answer() -> None:
     assert nodes.due(asked_at + 0.2) == [A]
 
 
-def test_one_that_ended_is_dialled_when_the_user_adds_it() -> None:
+def test_a_node_that_ended_is_dialled_when_the_user_adds_it() -> None:
     nodes = reader()
     nodes.discovered("lookup1", {A}, 0.0)
     connect(nodes, A, 0.0)

@@ -36,7 +36,7 @@ def refuse(outage: Outage, address: Address, now: float) -> None:
     outage.failed(address, now, now, NO, silent=False)
 
 
-def test_who_was_not_tried_may_work() -> None:
+def test_an_nsqd_that_was_not_tried_may_work() -> None:
     assert outage().due([A]) == math.inf
 
 
@@ -130,7 +130,7 @@ def test_an_nsqd_that_is_no_longer_listed_is_forgotten() -> None:
     assert it.due([]) == 15.0
 
 
-def test_who_waits_has_no_outage() -> None:
+def test_a_writer_that_waits_has_no_outage() -> None:
     it = outage(math.inf, math.inf)
     refuse(it, A, 10.0)
     assert it.due([A]) == math.inf
@@ -156,7 +156,7 @@ def test_a_wrong_port_is_not_dialled_quickly() -> None:
     assert it.pause(A, 10.0) >= 0.25
 
 
-def test_one_that_takes_connections_and_no_publish_is_dialled_less_and_less() -> None:
+def test_an_nsqd_that_takes_no_publish_is_dialled_less_and_less_often() -> None:
     it = outage()
     for n in range(4):
         it.failed(A, 10.0 * n, 10.0 * n + 5.0, LATE, silent=True)

@@ -326,7 +326,7 @@ def test_verdicts_in_a_pause_change_nothing_but_what_is_known() -> None:
     assert bench.backoff.level == 1
 
 
-def test_messages_that_were_delivered_before_are_evidence_while_none_succeeds() -> None:
+def test_redelivered_messages_are_evidence_while_none_succeeds() -> None:
     """Such messages may be on their last try, and must not run into the dead letters."""
     bench = Bench()
     bench.fail(FIRST - 1, tries=5)

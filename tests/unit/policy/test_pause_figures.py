@@ -38,7 +38,7 @@ def test_four_in_a_row_make_nobody_wait() -> None:
     assert guides("four in a row").wait(0.5) > 30.0
 
 
-def test_an_outage_of_ten_minutes_costs_a_call_a_pause_and_ends_within_30_seconds() -> None:
+def test_a_long_outage_costs_a_call_a_pause_and_ends_within_30_seconds() -> None:
     one = ours("outage of ten minutes")
     assert one.most_calls_between_pauses() == 1
     assert 20.0 < one.longest_pause <= 25.0
@@ -68,7 +68,7 @@ def test_a_flapping_database_is_used_while_it_works(period: int) -> None:
     assert one.failures() <= 15 + flaps * (8 + 3)
 
 
-def test_a_downstream_that_fails_half_of_the_time_burns_no_more_attempts_a_message() -> None:
+def test_a_downstream_that_fails_half_of_the_time_costs_no_more_attempts() -> None:
     """Pauses of 25 s ask more often than pauses of 128 s, so more is handled, too."""
     one, before = ours("half fails, an hour"), guides("half fails, an hour")
     assert one.failures() / one.successes() <= before.failures() / before.successes()

@@ -251,7 +251,7 @@ def test_removing_twice_or_asking_for_a_stranger_is_harmless() -> None:
     assert rdy.update(0.0, {"a": Load(3, 0.0)}) == []
 
 
-def test_a_retired_node_gets_nothing_and_its_messages_count_until_it_is_removed() -> None:
+def test_messages_of_a_retired_node_count_until_it_is_removed() -> None:
     cluster = Cluster(10, "ab", transit=0.1)
     cluster.deliver("a", in_flight=3)
     cluster.rdy.retire("a")
@@ -488,7 +488,7 @@ def test_a_turn_ends_with_the_answer_to_its_message() -> None:
     assert order == order[:3] * 3 and len(set(order)) == 3
 
 
-def test_a_message_that_came_and_was_answered_between_two_updates_ends_the_turn() -> None:
+def test_a_message_answered_between_two_updates_ends_the_turn() -> None:
     cluster = Cluster(1, "ab", transit=0.1)
     first = turn_of(cluster)
     other = others(cluster)
@@ -496,7 +496,7 @@ def test_a_message_that_came_and_was_answered_between_two_updates_ends_the_turn(
     assert cluster.update() == [(first, 0), (other, 1)]
 
 
-def test_a_further_message_ends_the_turn_and_no_rdy_is_raised_while_it_is_open() -> None:
+def test_a_further_message_ends_the_turn_and_raises_no_rdy_while_open() -> None:
     cluster = Cluster(1, "ab")
     first = turn_of(cluster)
     cluster.deliver(first, in_flight=2)
@@ -521,7 +521,7 @@ def test_a_message_that_comes_after_the_turn_holds_up_the_others() -> None:
     assert cluster.update(step=1.0) == [(other, 1)]
 
 
-def test_a_message_that_comes_during_the_turn_of_another_one_takes_the_slot_away() -> None:
+def test_a_message_during_the_turn_of_another_node_takes_the_slot() -> None:
     cluster = Cluster(1, "ab")
     first = turn_of(cluster)
     other = others(cluster)
@@ -555,7 +555,7 @@ def test_nodes_that_are_full_take_turns_evenly() -> None:
     assert max(counts.values()) - min(counts.values()) <= MOST_MESSAGES
 
 
-def test_a_share_that_is_lowered_to_one_is_a_turn_until_all_its_messages_are_answered() -> None:
+def test_a_share_lowered_to_one_is_a_turn_until_all_is_answered() -> None:
     cluster = Cluster(4, "ab")
     cluster.deliver("a", in_flight=2)
     cluster.update()
@@ -650,7 +650,7 @@ def test_with_a_slot_for_each_node_again_rdy_has_no_bound_of_one_message() -> No
     assert cluster.levels == {"a": 1, "b": 0}
 
 
-def test_who_is_lowered_because_slots_are_used_up_elsewhere_keeps_its_turn() -> None:
+def test_a_node_lowered_for_messages_elsewhere_keeps_its_turn() -> None:
     cluster = Cluster(2)
     for node in "abc":
         cluster.join(node)
@@ -884,7 +884,7 @@ def test_a_turn_is_passed_on_after_the_transit() -> None:
     assert cluster.update(step=0.5) == [(other, 1)]
 
 
-def test_a_turn_that_began_with_rdy_up_keeps_its_slot_until_rdy_0_has_arrived() -> None:
+def test_a_turn_begun_with_rdy_up_keeps_its_slot_until_rdy_0_arrives() -> None:
     cluster = Cluster(1, "a", transit=0.5)
     cluster.join("b")
     cluster.update()
@@ -924,7 +924,7 @@ def test_rdy_lowered_twice_counts_as_before_the_first_time() -> None:
     assert cluster.levels == {"a": 4, "b": 4, "c": 4}
 
 
-def test_above_a_lowered_limit_what_may_be_on_the_wire_is_no_reason_to_raise() -> None:
+def test_messages_on_the_wire_raise_no_rdy_above_a_lowered_limit() -> None:
     cluster = Cluster(2, "a", transit=0.5)
     cluster.now += 1
     cluster.join("b")

@@ -153,7 +153,7 @@ def test_a_message_begins_the_round_anew() -> None:
     assert looks.seconds(1, is_wanted=False) == FIRST_LOOK
 
 
-def test_a_look_is_short_while_a_full_nsqd_waits_and_never_longer_than_the_user_allows() -> None:
+def test_a_look_is_short_while_a_full_nsqd_waits_and_has_the_users_bound() -> None:
     looks = Looks(0.1)
     for _ in range(40):
         looks.ended_empty(1)

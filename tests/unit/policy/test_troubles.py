@@ -17,7 +17,7 @@ class Timed(Troubles):
         return self
 
 
-def test_an_outage_is_told_at_its_begin_at_growing_intervals_and_at_its_end() -> None:
+def test_an_outage_is_told_at_begin_at_growing_intervals_and_at_the_end() -> None:
     troubles = Timed()
     told = []
     for second in range(8000):
@@ -51,7 +51,7 @@ def test_a_new_outage_is_told_at_once() -> None:
         assert over is not None and over.seconds == 5
 
 
-def test_one_that_comes_and_goes_is_told_a_few_times_and_then_at_intervals() -> None:
+def test_a_recurring_trouble_is_told_a_few_times_then_at_intervals() -> None:
     troubles = Timed()
     begins, ends = [], []
     for second in range(0, 600, 2):
@@ -93,7 +93,7 @@ def test_kinds_and_places_are_told_for_themselves() -> None:
     assert troubles.at(12).ended("b")
 
 
-def test_who_uses_a_place_is_named() -> None:
+def test_users_of_a_place_are_named() -> None:
     troubles = Timed()
     one, two, three = object(), object(), object()
     troubles.at(0).uses("a", one, "orders/shop")

@@ -101,7 +101,7 @@ def test_failover_sticks_to_the_first_and_fails_back_after_the_bench() -> None:
 
 
 @pytest.mark.parametrize("policy", ["failover", "round_robin"])
-def test_one_publish_tries_a_node_that_comes_back_while_the_others_stay_away(policy: str) -> None:
+def test_a_single_publish_tries_a_node_whose_bench_has_ended(policy: str) -> None:
     nodes = writer(A, B, policy=policy)
     until = nodes.failed(A, 0.0)
     firsts = [nodes.candidates(until, {B})[0] for _ in range(10)]

@@ -59,7 +59,7 @@ def test_a_handler_that_outlives_the_timeout_is_remembered_once(
     assert chunks.late("slow") is None
 
 
-def test_one_that_is_in_time_is_not(clock: Clock, chunks: Chunks) -> None:
+def test_a_handler_in_time_is_not_late(clock: Clock, chunks: Chunks) -> None:
     for number in range(2000):
         chunks.begin(0, (CONNECTION, [message(b"%d" % number, clock.seconds)]))
         clock.seconds += 59.0

@@ -220,7 +220,7 @@ def test_a_table_is_refused() -> None:
             SinkOptions.parse(options)
 
 
-def test_who_shows_options_to_spark_can_let_its_own_pass() -> None:
+def test_options_of_spark_itself_can_pass() -> None:
     given = Given({"checkpointlocation": "/x", "Topic": "t"}, "sink", also=["checkpointLocation"])
     assert given.take("topic") == "t"
     given.finish()

@@ -109,14 +109,14 @@ def test_targets_are_bound_by_what_is_there(depth: int | None, bound: int) -> No
     assert Targets({A: 20}).bound({A: depth}) == {A: bound}
 
 
-def test_who_cannot_be_reached_is_left_for_the_next_run() -> None:
+def test_an_unreachable_nsqd_is_left_for_the_next_run() -> None:
     targets = Targets({A: 20, B: 5})
     targets.drop(A)
     targets.drop(A)
     assert targets.bound({A: 20, B: 5}) == {B: 5}
 
 
-def test_who_gives_nothing_is_asked_less_often() -> None:
+def test_an_nsqd_that_gives_nothing_is_asked_less_often() -> None:
     trust, parts = Trust(), [Part(*A, 5), Part(*B, 5)]
     now, pauses = 0.0, []
     for read in range(7):

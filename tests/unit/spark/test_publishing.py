@@ -191,7 +191,7 @@ def test_rows(value: Any) -> None:
     assert sink.messages == 2001
 
 
-def test_who_keeps_to_a_rate_hears_of_each_batch() -> None:
+def test_the_rate_limit_hears_of_each_batch() -> None:
     heard: list[int] = []
     sink, _ = publisher(sent=heard.append, max_batch_messages=4)
     sink.publish_batch(batch([b"x"] * 10))

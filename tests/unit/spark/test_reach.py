@@ -180,5 +180,5 @@ def test_a_paused_channel_is_named() -> None:
         Progress("ch", {A: PAUSED}).judge({A: PAUSED})
 
 
-def test_who_was_not_reached_is_judged_elsewhere() -> None:
+def test_an_unreached_nsqd_is_left_out_of_the_judgement() -> None:
     Progress("ch", {A: FREE}).judge({A: FREE}, left_out=[A])

@@ -114,7 +114,7 @@ def test_a_name_can_be_created_again_after_its_folder_is_gone(store: Store) -> N
     assert store.create("s/e=1/p=0/0", b"new")
 
 
-def test_of_many_threads_one_wins(store: Store) -> None:
+def test_one_of_many_threads_wins(store: Store) -> None:
     wins: list[tuple[int, bytes]] = []
     together = threading.Barrier(6)
 

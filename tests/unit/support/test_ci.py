@@ -193,7 +193,7 @@ CAMPAIGNS = [
 ]
 
 
-def test_the_first_ring_on_the_oldest_and_the_newest_its_pure_part_on_the_others(
+def test_first_ring_on_oldest_and_newest_pure_part_on_the_others(
     machine: Path,
 ) -> None:
     fake_python(machine / "python3", "3.11")
@@ -212,7 +212,7 @@ def test_the_first_ring_on_the_oldest_and_the_newest_its_pure_part_on_the_others
     ]
 
 
-def test_the_command_of_the_readme_on_the_newest_and_the_first_ring_on_the_oldest(
+def test_readme_command_on_newest_python_first_ring_on_oldest(
     machine: Path,
 ) -> None:
     fake_python(machine / "python3.11", "3.11")
@@ -236,7 +236,7 @@ def test_a_python_that_tells_coverage_of_branches(machine: Path) -> None:
     assert part in parts_of(machine)
 
 
-def test_a_python_of_which_nothing_is_promised_has_the_command_of_the_readme(
+def test_an_unpromised_python_runs_the_command_of_the_readme(
     machine: Path,
 ) -> None:
     fake_python(machine / "python3", "3.99")

@@ -99,7 +99,7 @@ def test_a_second_lock_is_a_violation(runtime: CountingRuntime) -> None:
         runtime.check()
 
 
-def test_a_second_try_lock_is_none(runtime: CountingRuntime) -> None:
+def test_a_try_lock_under_a_lock_is_no_violation(runtime: CountingRuntime) -> None:
     first, second = Owner(runtime), Owner(runtime)
     with first.lock:
         assert second.lock.acquire(False)
@@ -179,7 +179,9 @@ def test_waiting_or_user_code_under_a_lock_is_a_violation(
 
 
 @pytest.mark.parametrize("what", ["connect", "call_blocking", "Latch.wait", "user code"])
-def test_the_same_without_a_lock_is_none(runtime: CountingRuntime, what: str) -> None:
+def test_a_blocking_call_without_a_lock_is_no_violation(
+    runtime: CountingRuntime, what: str
+) -> None:
     call(what, runtime)()
     runtime.check_ended()
 

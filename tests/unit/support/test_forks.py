@@ -60,7 +60,7 @@ def test_all_of_it_is_its_own(forks: Forks, files: list[Path]) -> None:
     assert files[2].read_text() == "to stderr\n"
 
 
-def test_one_that_runs_is_waited_for_and_ended(forks: Forks, files: list[Path]) -> None:
+def test_a_running_child_is_waited_for_and_ended(forks: Forks, files: list[Path]) -> None:
     fork = start(forks, files, "waits")
     with pytest.raises(subprocess.TimeoutExpired):
         fork.wait(0)

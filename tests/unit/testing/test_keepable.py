@@ -30,7 +30,7 @@ def test_each_call_goes_to_the_writer_of_that_moment() -> None:
         _ = kept.messages
 
 
-def test_one_that_keeps_its_messages_shows_those_of_the_other_while_that_counts() -> None:
+def test_a_kept_writer_shows_the_messages_of_the_current_writer() -> None:
     meant: list[Writer] = []
     kept = KeepableMemoryWriter(current=lambda: meant[-1])
     meant.append(kept)

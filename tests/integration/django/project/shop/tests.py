@@ -689,7 +689,7 @@ class Checks(SimpleTestCase):
                 ):
                     get_writer()
 
-    def test_an_observer_that_is_none(self):
+    def test_an_invalid_observer(self):
         for observer, text in ((1, "must be a function"), ("shop.x", "has no attribute 'x'")):
             (found,) = problems(default={"NSQD": "a", "OBSERVER": observer})
             self.assertIn("gnsqsync.E003 GNSQSYNC['default']: 'OBSERVER' is", found)

@@ -176,7 +176,7 @@ class Times(TestCase):
         self.assertEqual([body for _, body, _ in move(now + timedelta(hours=4))], ["c"])
         self.assertEqual(schedule.reschedule("2", now + timedelta(hours=3)), 0)
 
-    def test_what_may_be_in_nsqd_is_not_counted_as_taken_back(self):
+    def test_a_message_that_may_be_in_nsqd_is_not_counted_as_taken_back(self):
         for key in ("doubtful", "moved", "sure"):
             schedule.publish_after("orders", key, 0, key=key)
 
@@ -236,7 +236,7 @@ class Times(TestCase):
         self.assertIn("key is 17; it must be a str of 1 to 200", says)
         self.assertEqual(OutboxMessage.objects.count(), 0)
 
-    def test_a_message_without_a_time_is_due_whatever_the_clock_of_its_writer_says(self):
+    def test_a_message_without_a_time_is_due_by_any_clock_of_its_writer(self):
         now = timezone.now()
         with mock.patch("gnsqsync.django.outbox.writing.now", return_value=now + timedelta(days=9)):
             outbox.publish("orders", "ahead")
@@ -344,7 +344,7 @@ class Periodic(TestCase):
         self.start("2030-01-01T00:10", missed="all")
         self.assertEqual(len(move(at("2030-01-15T00:10"))), 14 * 144 + 1)
 
-    def test_who_comes_second_writes_nothing(self):
+    def test_the_second_process_writes_nothing(self):
         self.start("2030-01-01T00:10")
         now = at("2030-01-01T00:10")
         (row,) = PeriodicMessage.objects.all()
