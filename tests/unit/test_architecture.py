@@ -19,8 +19,8 @@ CLASS_LINES, CLASS_METHODS, FUNCTION_LINES = 400, 25, 60
 
 # Classes and functions beyond the limits, with their sizes.
 LARGE_CLASSES = {
-    "reader.reader.Reader": 664,
-    "writer.writer.Writer": 528,
+    "reader.reader.Reader": 659,
+    "writer.writer.Writer": 524,
     "reader.subscription.Subscription": 483,
     "writer.nsqd_pool.NsqdPool": 452,
     "reader.workers.Workers": 417,
