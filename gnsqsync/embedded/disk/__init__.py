@@ -10,8 +10,9 @@ keeps messages that nsqd loses or repeats:
 
 * A damaged record costs that record. nsqd gives up all unread messages of the file. This reader
   looks for the next record. nsqd writes the time of publishing twice into each record, as a
-  timestamp and in the id; a record is recognized by the two equal times. A damaged file is renamed
-  to ``.bad`` after it has been read, as nsqd does.
+  timestamp and in the id; a record is recognized by the two equal times. If one byte of a length is
+  wrong, the message is whole and is delivered. A damaged file is renamed to ``.bad`` after it has
+  been read, as nsqd does.
 * A record that was cut off is not padded with zeros and delivered. Writing goes on in a new file.
 * If the meta file is missing or broken, all data files are read again. nsqd overwrites them.
 * Impossible positions in the meta file are repaired at the start. nsqd hangs or spins.

@@ -25,9 +25,9 @@ _CHUNK = 64 * 1024
 
 
 class Found(NamedTuple):
-    """A message, or a damaged piece of the file (``payload`` None), and the position after it.
+    """A message, or a piece of the file without one (``payload`` None), and the position after it.
 
-    ``trouble`` says what is damaged.
+    ``trouble`` says what is damaged. A message with a trouble had a wrong length, now repaired.
     """
 
     payload: bytes | None
@@ -82,12 +82,12 @@ class FileReader:
             return self._message(position, stop)
         return self._examine(position, head)
 
-    def _message(self, position: int, stop: int) -> Found:
+    def _message(self, position: int, stop: int, trouble: str = "") -> Found:
         begin = position + LENGTH_SIZE
         payload = self._bytes(begin, stop - begin)
         if len(payload) < stop - begin:
             return Found(None, self.end, "unexpected EOF")
-        return Found(payload, stop)
+        return Found(payload, stop, trouble)
 
     # -- damages ---------------------------------------------------------------------------------
 
@@ -105,13 +105,28 @@ class FileReader:
             trouble = "unexpected EOF"
         else:
             trouble = f"message read size ({length}) leads to no message"
-        following = self._next_signed(position + (HEAD_SIZE if signed else 1))
+        begin = position + (HEAD_SIZE if signed else 1)
+        following = self._next_signed(begin)
+        if not signed:
+            return Found(None, self.end if following is None else following, trouble)
         if following is not None:
-            return Found(None, following, trouble)
-        if signed and fits and not self._whole:
+            return self._up_to(position, following, length, fits, trouble)
+        if self._whole or not SHORTEST <= length <= self._longest:
+            return self._up_to(position, self.end, length, fits, trouble)
+        if fits:
             # A crash left other bytes after this message.
             return self._message(position, stop)
         return Found(None, self.end, trouble)
+
+    def _up_to(self, position: int, stop: int, length: int, fits: bool, trouble: str) -> Found:
+        """Return the message at ``position`` if one wrong byte in its length explains ``stop``."""
+        real = stop - position - LENGTH_SIZE
+        if _differ_in_one_byte(length, real):
+            return self._message(position, stop, f"{trouble}, should be {real}")
+        if fits and position + LENGTH_SIZE + length <= stop:
+            # The message is whole, and the damage comes after it.
+            return self._message(position, position + LENGTH_SIZE + length)
+        return Found(None, stop, trouble)
 
     def _is_plausible(self, position: int) -> bool:
         """Return True if ``position`` has a possible length whose record ends before ``end``."""
@@ -155,3 +170,8 @@ class FileReader:
                 self._whole = False
             start = 0
         return self._buffer[start : start + size]
+
+
+def _differ_in_one_byte(one: int, other: int) -> bool:
+    difference = (one ^ other) & 0xFFFFFFFF
+    return sum(1 for byte in difference.to_bytes(4) if byte) == 1

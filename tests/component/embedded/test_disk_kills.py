@@ -92,7 +92,17 @@ def test_nothing_that_waits_is_lost(site: Site) -> None:
     gone = set(acknowledged) - set(received) - set(waiting["busy"])
     assert len(gone) <= KILLS * READY
     assert not list(server.data_path.glob("*.bad"))
-    assert "ERROR" not in server.log
+    assert troubles(server) == []
+
+
+def troubles(server: Server) -> list[str]:
+    """Return the errors of the log, but for a file that was read to its end just before a kill.
+
+    The queue removes such a file, and then writes where it reads. A kill may come between.
+    """
+    gone = "no such file or directory"
+    errors = [line for line in server.log.splitlines() if "ERROR" in line]
+    return [line for line in errors if not ("reading at" in line and line.endswith(gone))]
 
 
 def drain(site: Site, server: Server, channel: str) -> list[bytes]:
