@@ -61,6 +61,11 @@ def synced(site: Site, server: Server, text: str, queue: str = "t") -> None:
     site.eventually(lambda: meta(server, queue) == text, describe=lambda: repr(meta(server, queue)))
 
 
+def knows_the_topic(site: Site, server: Server) -> None:
+    """Wait until nsqd.dat has the topic t: nsqd writes the file beside the first publish."""
+    site.eventually(lambda: b'"t"' in (server.data_path / "nsqd.dat").read_bytes())
+
+
 def consume(site: Site, server: Server, count: int, channel: str = "c") -> list[Message]:
     """So many messages, and no more; they are finished."""
     client = site.client(server)
@@ -371,8 +376,7 @@ def test_killed_with_sync_every_message(site: Site) -> None:
 def test_killed_before_the_first_sync(site: Site) -> None:
     server = site.own_nsqd(MEM0, "-sync-timeout=1h")
     pub(site, server, *numbers(20))
-    # nsqd.dat is written beside the publish.
-    site.eventually(lambda: b'"t"' in (server.data_path / "nsqd.dat").read_bytes())
+    knows_the_topic(site, server)
     server.kill()
     server.restart()
     assert depth(server) == ((0, 0) if site.kind == "real" else (20, 20))
@@ -382,6 +386,7 @@ def test_killed_with_messages_behind_the_positions(site: Site) -> None:
     server = site.own_nsqd(MEM0, "-sync-every=10", "-sync-timeout=1h")
     pub(site, server, *numbers(17))
     synced(site, server, "10\n0,0\n0,360\n")
+    knows_the_topic(site, server)
     server.kill()
     server.restart()
     warning = "metadata writePos 360 < file size of 612, skipping to new file"
