@@ -92,7 +92,7 @@ class Demo(Observer):
                 backoff_multiplier=0.25,
                 max_backoff_duration=1.0,
                 # In backoff the test message is asked of one nsqd, which may have no lines left.
-                # These short times move the RDY to the other nsqd.
+                # Short times, which move the RDY to the other nsqd.
                 low_rdy_idle_timeout=0.3,
                 rdy_redistribute_interval=0.3,
                 observer=self,

@@ -26,6 +26,7 @@ from gnsqsync.cli import demo_parts as parts
 from gnsqsync.cli.progress import Figures
 from gnsqsync.cli.spark_needs import need_java, need_packages, need_target
 from gnsqsync.cli.spark_options import job_session, spark_errors
+from gnsqsync.cluster.totals import channel_total
 from gnsqsync.embedded import Nsqd
 from gnsqsync.errors import ConfigError
 from gnsqsync.process.descendants import kill_descendants
@@ -171,9 +172,8 @@ def figures(address: str, client: NsqdHTTP) -> tuple[str, int, int, int, int]:
     """Return the address and the numbers of HEADINGS of the archive's channel on one nsqd."""
     (topic,) = client.stats(parts.TOPIC, CHANNEL, include_clients=False, include_mem=False).topics
     (channel,) = topic.channels
-    waiting, in_flight = channel.depth + channel.deferred_count, channel.in_flight_count
-    finished = channel.message_count - waiting - in_flight
-    return address, waiting, in_flight, finished, channel.timeout_count
+    one = channel_total(channel)
+    return address, one.depth + one.deferred, one.in_flight, one.left, one.timed_out
 
 
 def kill_a_worker(query: StreamingQuery, clients: Collection[NsqdHTTP]) -> bool:

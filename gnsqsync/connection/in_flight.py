@@ -96,7 +96,7 @@ class InFlight(dict["bytes | Message", Message]):
         self._beyond += sum([len(message.body) + MESSAGE_COST for message in beyond])
         if self._beyond <= MOST_BEYOND:
             return
-        # All messages can time out at once, so nsqd may send again as many bytes as it was allowed.
+        # Messages may all time out at once, so nsqd may send again as many bytes as it was allowed.
         granted = sum([len(m.body) + MESSAGE_COST for m in list(self.values())[:allowed]])
         if self._beyond > granted:
             raise ProtocolError(

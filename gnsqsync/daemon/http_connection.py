@@ -61,9 +61,9 @@ class Limits(NamedTuple):
     head_size: int
     """Upper bound of a request's head in bytes."""
     patience: float
-    """For the head of a request, each part of a body or an answer, and between two requests."""
+    """Limit for a request's head, each part of a body or an answer, and between two requests."""
     whole_body: float
-    """For a whole body."""
+    """Limit for a whole body."""
     keeps: bool
     """True if a connection may have more than one request."""
 

@@ -138,14 +138,14 @@ def test_one_nsqd_after_the_other(site: Site, server_kind: str) -> None:
                 eventually(lambda count=count: len(confirmed) > count + 200)
                 with NsqdHTTP(url(nsqd)) as http:
                     http.pause_channel("orders", "billing")
-                    eventually(lambda http=http: not in_flight(http))
+                    eventually(lambda http=http: not total(http, "in_flight_count"))
                 nsqd.stop()
                 count = len(confirmed)
                 # "publishers and consumers use the others"
                 eventually(lambda count=count: len(confirmed) > count + 200)
                 nsqd.start()
                 with NsqdHTTP(url(nsqd)) as http:
-                    eventually(lambda http=http: clients(http) == 1)
+                    eventually(lambda http=http: total(http, "client_count") == 1)
                     http.unpause_channel("orders", "billing")
         finally:
             is_over.set()
@@ -153,12 +153,9 @@ def test_one_nsqd_after_the_other(site: Site, server_kind: str) -> None:
         eventually(lambda: set(confirmed) <= received)
 
 
-def clients(http: NsqdHTTP) -> int:
-    return sum(c.client_count for t in http.stats("orders").topics for c in t.channels)
-
-
-def in_flight(http: NsqdHTTP) -> int:
-    return sum(c.in_flight_count for t in http.stats("orders").topics for c in t.channels)
+def total(http: NsqdHTTP, count: str) -> int:
+    """Return the sum of this count over the channels of orders."""
+    return sum(getattr(c, count) for t in http.stats("orders").topics for c in t.channels)
 
 
 def test_a_clean_stop_keeps_what_is_in_memory_in_flight_and_deferred(
