@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 import yaml
 
 from gnsqsync import NsqdHTTP, Reader, Writer
 from gnsqsync.errors import NotSent, NSQError, Refused
 from tests.integration.conftest import address, url
 from tests.integration.test_docs_deploy import verified
+from tests.support import rawclient
 from tests.support.programs import Program
 from tests.support.servers import Server, Site
 from tests.support.texts import DOCS, code_blocks, commands_of, replaced
@@ -234,8 +234,7 @@ def test_nobody_else_is(site: Site, hard: Server, server_kind: str) -> None:
     with Writer(address(hard), **without_certificate) as writer, pytest.raises(NotSent):
         writer.publish("orders", b"x")
     # "HTTP only from the machine itself": there it is in clear.
-    with requests.get(f"{url(hard)}/ping", timeout=60) as answer:
-        assert answer.text == "OK"
+    assert rawclient.get(hard.http_address, "/ping").body == b"OK"
 
 
 def test_the_pod_may_be_like_this(server_kind: str) -> None:

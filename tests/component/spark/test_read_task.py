@@ -48,6 +48,8 @@ plan, settings, fault = json.loads(sys.argv[1])
 batches = read_with_faults(PartitionPlan(**plan), ReadSettings(**settings), ["value"], fault)
 print(json.dumps([value.decode() for batch in batches for value in batch["value"].to_pylist()]))
 """
+# Seconds of silence that end a read which has all that there is, however late nsqd is.
+SILENCE = 3.0
 # Attempts at a time meet at the entries of the log.
 DELAYS = "before_create:delay=0-0.05;after_create:delay=0-0.05"
 
@@ -59,7 +61,8 @@ class Source:
         self.server = server
         self.nsqd = "{}:{}".format(*server.tcp_address)
         self.topic = unique("spark")
-        self.settings = ReadSettings(str(folder / "wal"), poll_timeout=0.5, msg_timeout=5.0)
+        # A read whose budget is there ends with its last message: no delay of nsqd ends it before.
+        self.settings = ReadSettings(str(folder / "wal"), poll_timeout=30.0, msg_timeout=60.0)
         self.wal = Wal(FileStore(str(folder / "wal")), "stream", retention=0)
         self.wal.announce()
         self._http = NsqdHTTP("http://{}:{}".format(*server.http_address))
@@ -230,7 +233,7 @@ def test_the_budget_is_exact(source: Source) -> None:
     channel = source.channel()
     # Nothing was taken that had to be given back.
     assert (channel.depth, channel.in_flight_count, channel.requeue_count) == (183, 0, 0)
-    assert sorted(rows + source.read(500, 1)) == bodies
+    assert sorted(rows + source.read(183, 1)) == bodies
 
 
 def test_entries_are_half_of_what_may_be_in_flight(source: Source) -> None:
@@ -256,7 +259,7 @@ def test_a_budget_that_fits_is_one_entry(source: Source) -> None:
 
 def test_fewer_messages_than_the_budget(source: Source) -> None:
     bodies = source.publish(30)
-    assert sorted(source.read(100)) == bodies
+    assert sorted(source.read(100, poll_timeout=SILENCE)) == bodies
     assert [(entry.rows, entry.end) for entry in source.entries()] == [(30, False), (0, True)]
 
 
@@ -285,7 +288,7 @@ def test_entries_have_a_size(source: Source) -> None:
 def test_rows_that_memory_has_no_room_for_come_from_the_log(source: Source) -> None:
     bodies = source.publish(100, size=1000)
     kept = source.batches(100, max_in_flight=20)
-    read = source.batches(100, 1, max_in_flight=20)
+    read = source.batches(100, 1, max_in_flight=20, poll_timeout=0.2)
     assert read == []
     source.publish(100, size=1000)
     read = source.batches(100, 2, max_in_flight=20, max_bytes_in_memory=20_000)
@@ -295,7 +298,7 @@ def test_rows_that_memory_has_no_room_for_come_from_the_log(source: Source) -> N
 def test_peeking_takes_nothing(source: Source) -> None:
     bodies = source.publish(30)
     for attempts in (1, 2):
-        (batch,) = peek_partitions([source.plan(100)], source.settings, ["value", "attempts"])
+        (batch,) = peek_partitions([source.plan(30)], source.settings, ["value", "attempts"])
         assert sorted(batch["value"].to_pylist()) == bodies
         assert set(batch["attempts"].to_pylist()) == {attempts}
     channel = source.channel()
@@ -333,18 +336,20 @@ def together(*runs: Callable[[], Any]) -> list[Any]:
 
 def test_attempts_at_once_in_threads(source: Source) -> None:
     bodies = source.publish(400)
-    results = together(*[lambda: source.struck(DELAYS, 400, max_in_flight=50)] * 4)
+    # An attempt whose messages others have ends by its silence.
+    some = {"max_in_flight": 50, "poll_timeout": 0.5}
+    results = together(*[lambda: source.struck(DELAYS, 400, **some)] * 4)
     assert all(rows == results[0] for rows in results), results
     assert sorted(results[0] + source.rest(400 - len(results[0]), 1)) == bodies
 
 
 def test_attempts_at_once_in_processes(source: Source) -> None:
     bodies = source.publish(400)
-    attempts = [source.attempt(DELAYS, 400, max_in_flight=50) for _ in range(3)]
+    attempts = [source.attempt(DELAYS, 400, max_in_flight=50, poll_timeout=0.5) for _ in range(3)]
     outputs = [attempt.communicate(timeout=60) for attempt in attempts]
     assert [attempt.returncode for attempt in attempts] == [0, 0, 0], outputs
     assert len({out for out, _ in outputs}) == 1
-    rows = source.read(400)
+    rows = source.read(400, poll_timeout=0.5)
     assert sorted(rows + source.rest(400 - len(rows), 1)) == bodies
 
 
@@ -392,7 +397,7 @@ def test_an_attempt_that_fails_between_entry_and_fin(source: Source, deduplicate
         source.struck("after_create#2:fail", 100, max_in_flight=20)
     # It has given back what was in hand: 10 of the second entry.
     rows = source.read(100, deduplicate=deduplicate)
-    rows += source.read(100, 1, deduplicate=deduplicate)
+    rows += source.read(100, 1, deduplicate=deduplicate, poll_timeout=SILENCE)
     assert sorted(set(rows)) == bodies
     assert len(rows) == (100 if deduplicate else 110)
     assert source.channel().depth == 0
@@ -410,28 +415,36 @@ def test_an_attempt_that_fails_gives_back_what_is_in_hand(source: Source) -> Non
 # -- late attempts --------------------------------------------------------------------------------
 
 
-def test_an_attempt_that_wakes_up_after_the_commit(source: Source) -> None:
+def test_an_attempt_that_wakes_up_after_the_commit(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bodies = source.publish(50)
-    asleep = threading.Event()
-    create = FileStore.create
+    asleep, awake = threading.Event(), threading.Event()
+    check = read_task._Task._check_not_committed
+
+    def check_late(task: read_task._Task) -> None:
+        asleep.set()
+        assert awake.wait(60)
+        check(task)
 
     def late() -> list[bytes]:
-        return source.struck("before_create:delay=1", 50)
+        return source.read(50)
 
     def others() -> None:
         # Another attempt closed the log, its rows went through the sink, and the log is gone.
-        while source.channel().in_flight_count < 50:
-            asleep.wait(0.02)
+        assert asleep.wait(60)
         plan = source.plan(50)
-        create(
-            FileStore(source.settings.wal_path),
+        FileStore(source.settings.wal_path).create(
             "stream/e=0/p=0/000000.arrow",
             Entry.of([], [], plan, end=True).encode(),
         )
         source.wal.commit(0, 0, 0)
         assert source.wal.epochs() == []
+        awake.set()
 
+    monkeypatch.setattr(read_task._Task, "_check_not_committed", check_late)
     error, _ = together(late, others)
+    monkeypatch.undo()
     assert isinstance(error, EpochCommitted)
     assert source.wal.epochs() == []
     channel = source.channel()
@@ -548,7 +561,7 @@ def test_an_nsqd_that_dies_meanwhile(
         return made
 
     monkeypatch.setattr(FileStore, "create", create_and_kill)
-    rows = source.read(100, max_in_flight=20)
+    rows = source.read(100, max_in_flight=20, poll_timeout=0.5)
     # Of what had arrived before, some may have gone into the log before the end was seen.
     assert 10 <= len(rows) <= 20
     assert source.entries()[-1].end
@@ -576,13 +589,12 @@ def test_the_last_entry_tells_what_the_task_did(source: Source) -> None:
     source.publish(100)
     # The first attempt dies with an entry in the log, whose messages nsqd delivers again. The entry
     # has each message that was in flight, as the budget is all that may be in flight.
-    patient = {"msg_timeout": 60.0, "poll_timeout": 30.0}
     with pytest.raises(OSError, match="a fault"):
-        source.struck("after_create:fail", 10, max_in_flight=10, **patient)
+        source.struck("after_create:fail", 10, max_in_flight=10)
     (left,) = source.entries(0)
     assert left.rows == 10
     source.rest(70, 1)
-    assert len(source.read(30, 0, poll_timeout=8.0)) == 30
+    assert len(source.read(30, 0)) == 30
     *firsts, last = source.entries(0)
     assert not any(entry.tally for entry in firsts)
     assert last.tally["received"] == 30
@@ -591,7 +603,7 @@ def test_the_last_entry_tells_what_the_task_did(source: Source) -> None:
     # The messages of the first entry are left. A read that takes none of them is too early.
     later = itertools.count(50)
     while source.channel().depth:
-        assert source.read(left.rows, next(later)) == []
+        assert source.read(left.rows, next(later), poll_timeout=0.5) == []
     epochs = sorted(set(source.wal.names().values()))
     entries = [entry for epoch in epochs for entry in source.entries(epoch)]
     told = [entry.tally for entry in entries if entry.end]
@@ -605,7 +617,7 @@ def test_the_last_entry_tells_what_came_again(source: Source) -> None:
     # Taken, and given back by the end of the connection.
     with pytest.raises(OSError, match="a fault"):
         source.struck("before_create:fail", 20)
-    assert len(source.read(20, poll_timeout=8.0)) == 20
+    assert len(source.read(20)) == 20
     last = source.entries()[-1]
     (batch,) = read_partitions([source.plan(20)], source.settings, ["attempts"])
     again = sum(attempts > 1 for attempts in batch["attempts"].to_pylist())

@@ -46,9 +46,9 @@ def read(source: Source) -> Read:
     }
     here = "{}:{}".format(*source.server.http_address)
     parts = [Part(source.nsqd, source.topic, 4)] * 2
-    settings = replace(source.settings, poll_timeout=0.2)
 
-    def read(partition: int, http: str = here) -> list[bytes]:
+    def read(partition: int, http: str = here, *, silence: float = 0.2) -> list[bytes]:
+        settings = replace(source.settings, poll_timeout=silence)
         options = SourceOptions.parse({**given, "nsqdHttpAddresses": http}, streaming=False)
         task = DrainTask([source.plan(4, partition=partition)], parts)
         return values(list(judged(read_partitions(task.plans, settings, ["value"]), task, options)))
@@ -74,7 +74,7 @@ def test_messages_that_another_task_took_are_enough(
     source: Source, http: NsqdHTTP, read: Read
 ) -> None:
     source.publish(8)
-    assert len(read(0)) == 4
+    assert len(read(0, silence=30.0)) == 4
     http.pause_channel(source.topic, "ch")
     assert read(1) == []
 
