@@ -18,7 +18,7 @@ leftovers.GRACE = 0.3
 """
 
 TESTS = """
-import os, socket, subprocess, threading, time
+import os, socket, subprocess, threading, time, weakref
 import gevent
 import pytest
 
@@ -35,6 +35,14 @@ def test_clean(for_all):
     with socket.socket():
         pass
     subprocess.run(["true"])
+
+class Garbage:
+    def __init__(self):
+        self.itself = self
+        weakref.finalize(self, socket.socket().close)
+
+def test_garbage():
+    Garbage()
 
 def test_ends_soon():
     threading.Thread(target=time.sleep, args=(0.05,)).start()
