@@ -35,9 +35,6 @@ _EXACT_SECONDS = 0.05
 _NEAR_SECONDS = 0.0005
 # Upper bound in seconds of the wait for other publishes.
 _TOGETHER_SECONDS = 0.005
-# On greenlets, a publish lets other greenlets queue theirs before it sends. After this number of
-# publishes in a row for which no other greenlet had one, the next publish sends at once.
-_COMPANY = 8
 
 
 class Publishes:
@@ -86,9 +83,8 @@ class Publishes:
         self._chunks: deque[bytes] = deque()
         # True once nsqd has answered within _NEAR_SECONDS.
         self._is_near = False
-        # Number of further publishes that let others queue theirs before they are sent.
-        self._company = 0
-        self._keep_company = _COMPANY if runtime.gathers else 0
+        # Sends the first publish of a turn. On greenlets, the others queue theirs before.
+        self._send_first = self._send_together if runtime.gathers else self._send
         # True while a greenlet with the turn lets the others queue their publishes.
         self._gathering = False
         self._gather = runtime.gather
@@ -110,8 +106,7 @@ class Publishes:
         has_left = False
         try:
             if self._take_turn(slot, deadline):
-                send = self._send_together if self._company else self._send
-                self._read_for(slot, started, deadline, send)
+                self._read_for(slot, started, deadline, self._send_first)
             elif self._follow(slot, started, deadline):
                 started = self._now()
                 self._read_for(slot, started, deadline, self._flush)
@@ -160,8 +155,6 @@ class Publishes:
             self._gather()
         finally:
             self._gathering = False
-        if not self._send_queue.slots:
-            self._company -= 1
         return self._send(slot, self._now())
 
     def _read_for(
@@ -238,7 +231,6 @@ class Publishes:
         send_queue, turn = self._send_queue, self._turn
         left = deadline - started
         slot.latch = self._runtime.latch() if left < _EXACT_SECONDS else self._rough_latch()
-        self._company = self._keep_company
         send_queue.slots.append(slot)
         if turn.owner is slot:
             return True  # the turn became free before the latch was set
