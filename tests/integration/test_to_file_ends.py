@@ -361,7 +361,12 @@ def test_two_on_one_folder(nsqd: Server, topic: str, tool: MakeTool, load: Load,
     assert one.out == two.out
     one.start()
     two.start()
-    eventually(lambda: finished(nsqd, topic) > 2000)
+
+    def both_have_written() -> bool:
+        clients = channel_stats(nsqd.http_address, topic, OURS)["clients"]
+        return len(clients) == 2 and all(client["finish_count"] > 500 for client in clients)
+
+    eventually(both_have_written)
     load.stop()
     wait_until_finished(nsqd, topic, OURS, len(load.sent))
     one.stop()
