@@ -2,7 +2,7 @@
 
 Knows handlers and answers. Must not know RDY, states of the backoff, or sockets.
 
-``_work`` is the body of a worker, ``_handle`` runs one chunk, and ``_answer_failure`` decides about
+``_work`` is the body of a worker, and ``_handle`` runs one chunk. Failures decides about
 an exception. Surprise: the usual path is written out in ``_handle`` without calls, and appends the
 FIN itself, because each message pays for it.
 """
@@ -12,14 +12,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextvars import Context
-from enum import Enum
 from itertools import count
 
 from gnsqsync.connection.link import PASSING_WAIT
 from gnsqsync.connection.subscribed import SubscribedConnection
-from gnsqsync.errors import ConfigError
-from gnsqsync.foreign import class_of, ends_worker, line_of, repr_of
-from gnsqsync.keywords import note_right_name
+from gnsqsync.foreign import ends_worker
 from gnsqsync.message import (
     ANSWERED,
     BEGUN,
@@ -27,24 +24,20 @@ from gnsqsync.message import (
     DONE,
     FAILED,
     TIMED_OUT,
-    Fate,
     Message,
-    Requeue,
-    Uncalled,
 )
 from gnsqsync.middleware import Handler, around_handler, overriding
 from gnsqsync.options import check_ran
 from gnsqsync.reader.chunks import Chunk, Chunks
 from gnsqsync.reader.contexts import context_maker
-from gnsqsync.reader.dead_letters import DeadLetters, retry_delay
+from gnsqsync.reader.dead_letters import DeadLetters
 from gnsqsync.reader.events import Events
 from gnsqsync.reader.expiry import unless_expired
+from gnsqsync.reader.failures import Failures, Tally
 from gnsqsync.reader.options import ReaderSetup
 from gnsqsync.reader.subscription import Subscription
 from gnsqsync.reader.time_limit import limited
-from gnsqsync.reader.verdicts import Verdict
 from gnsqsync.runtime import After, Runtime, Task
-from gnsqsync.writer.writer import Writer
 
 __all__ = ["Workers"]
 
@@ -55,25 +48,6 @@ _FLUSH_SECONDS = 0.001
 
 # Status bits of a message that a worker has finished.
 _FINISHED = ANSWERED | DONE
-
-# Limit above any ``attempts``, which is a 16 bit number.
-_NO_LIMIT = 65536
-
-
-class Tally(Enum):
-    """Count that a message falls under when its handler raised."""
-
-    FINISHED = "finished"
-    # A failure that counts for the backoff.
-    FAILED = "failed"
-    # A failure that does not.
-    EXCUSED = "excused"
-    NEUTRAL = "neutral"
-
-
-def _is_delay(delay: object) -> bool:
-    """Return True if a Requeue may carry this delay. A subclass may set anything."""
-    return delay is None or (isinstance(delay, (int, float)) and delay >= 0)
 
 
 def _no_handler(message: Message) -> object:
@@ -99,7 +73,7 @@ class Workers:
         self._pauses = subscription.pauses
         self._backoff = subscription.pauses.backoff
         self._evidence = subscription.pauses.evidence
-        self._dead_letters = dead_letters
+        self._failures = Failures(subscription.pauses, dead_letters, setup)
         self._events = events
         self._handler = setup.handler
         innermost = self._innermost(setup, after)
@@ -108,12 +82,9 @@ class Workers:
         self._call = around_handler(setup.middleware, innermost) if has_middleware else innermost
         # True if no middleware surrounds the check of what the handler returned.
         self._checks_return = not has_middleware
-        self._verdicts = setup.flow.verdicts()
         self._concurrency = setup.flow.concurrency
-        self._tries = dead_letters.tries
-        self._last_delivery = setup.flow.max_deliveries or _NO_LIMIT
         # True if ``max_deliveries`` is set.
-        self._has_limit = self._last_delivery != _NO_LIMIT
+        self._has_limit = setup.flow.max_deliveries > 0
         # Errors of messages that ended their workers; see DeadLetters.
         self._killers = dead_letters.killers
         # Names in log lines.
@@ -272,10 +243,12 @@ class Workers:
         handler, checks_return = self._call, self._checks_return
         in_flight = connection.in_flight
         take, fins = in_flight.pop, connection.send_queue.fins
+        failures = self._failures
         limited = self._has_limit or self._killers
-        # Counts of messages. ``failed`` counts for the backoff, ``excused`` does not. ``counted``
-        # is the number of finished messages that the evidence has counted already.
-        finished = failed = excused = neutral = counted = 0
+        # Numbers of finished messages, and of those that the evidence has counted already.
+        finished = counted = 0
+        # Tallies of the messages that were not finished.
+        others: list[Tally] = []
         for message in messages_left:
             if not connection.delivers:
                 # A message of a lost connection comes again by itself. During a stop, another
@@ -290,9 +263,9 @@ class Workers:
             try:
                 context = new_context()
                 if limited:
-                    given_up: bool = context.run(self._was_given_up, connection, message)
+                    given_up: bool = context.run(failures.was_given_up, connection, message)
                     if given_up:
-                        neutral += 1
+                        others.append(Tally.NEUTRAL)
                         continue
                 try:
                     returned = context.run(handler, message)
@@ -307,24 +280,15 @@ class Workers:
                     self._evidence.successes += finished - counted
                     counted = finished
                     # In the context of the message, for log lines and hooks.
-                    tally = context.run(self._answer_failure, connection, message, error)
+                    tally = context.run(failures.answer, connection, message, error)
                     if tally is Tally.FINISHED:
                         finished += 1
-                    elif tally is Tally.FAILED:
-                        failed += 1
-                    elif tally is Tally.EXCUSED:
-                        excused += 1
                     else:
-                        neutral += 1
+                        others.append(tally)
             except BaseException as error:
                 # The handler or code around it (a log filter, say) ended this worker.
-                message._status |= FAILED
-                if self._tries.is_last(message):
-                    self._dead_letters.note_deadly(message, error)
-                connection.requeue_quietly(message, None)
-                for message in messages_left:
-                    connection.requeue_quietly(message, 0)
-                connection.send_queue.flush(PASSING_WAIT)
+                failures.note_deadly(message, error)
+                self._give_back(connection, message, messages_left)
                 raise
             else:
                 if message._status == BEGUN:
@@ -342,109 +306,26 @@ class Workers:
                         message._status |= DONE
                     in_flight.forget(message)
                 # Otherwise it is detached, or the handler answered it itself.
-        unfinished = failed or excused or neutral
         self._evidence.successes += finished - counted
         # Without any count there is no verdict: all were detached, or taken by a loss. Each failure
         # was judged when it happened.
-        if self._backoff.level and (finished or ((excused or neutral) and not failed)):
+        if self._backoff.level and (finished or (others and Tally.FAILED not in others)):
             self._pauses.judged(finished)
         if self._events.observes_batches:
             seconds = self._runtime.now() - started
-            self._events.batch(connection, finished, failed + excused, seconds)
-        return not unfinished
+            failed = len(others) - others.count(Tally.NEUTRAL)
+            self._events.batch(connection, finished, failed, seconds)
+        return not others
 
-    def _was_given_up(self, connection: SubscribedConnection, message: Message) -> bool:
-        """Give up a message before its handler is called. Return False if it may run.
-
-        It was delivered too often, or ended its worker on its last attempt.
-        """
-        error = self._dead_letters.deadly(message)
-        if error is None and message.attempts <= self._last_delivery:
-            return False
-        self._dead_letters.settle(connection, message, error)
-        return True
-
-    def _answer_failure(
-        self, connection: SubscribedConnection, message: Message, error: BaseException
-    ) -> Tally:
-        """Answer a message whose handler raised, by the meaning of the exception."""
-        note_right_name(error, Message, Writer)
-        verdict = self._verdicts.of(error)
-        if verdict is Verdict.DISCARD:
-            fate = self._dead_letters.discard(connection, message, error)
-            return Tally.FINISHED if fate is Fate.FINISHED else Tally.NEUTRAL
-        if verdict is Verdict.REJECT:
-            fate = self._dead_letters.settle(connection, message, error, rejected=True)
-            return Tally.NEUTRAL if fate is Fate.GONE else Tally.EXCUSED
-        if isinstance(error, Uncalled):
-            return self._answer_uncalled(connection, message, error)
-        if isinstance(error, Requeue) and not _is_delay(error.delay):
-            wrong = ConfigError(
-                f"delay of {class_of(error)} is {repr_of(error.delay)}; it must be None or seconds,"
-                " 0 or more"
-            )
-            wrong.__cause__ = error
-            error = wrong
-        if isinstance(error, Requeue) and not error.backoff:
-            connection.requeue_quietly(message, error.delay)
-            return Tally.NEUTRAL
-        return self._answer_attempt(connection, message, error)
-
-    def _answer_uncalled(
-        self, connection: SubscribedConnection, message: Message, error: Uncalled
-    ) -> Tally:
-        """Requeue a message whose handler was not called. That was no try of it."""
-        self._tries.note_uncalled(message)
-        if not connection.requeue_quietly(message, None):
-            return Tally.NEUTRAL
-        cause = error.__cause__ or error
-        counts = self._verdicts.backs_off(cause)
-        self._pauses.failed(connection, message, counts)
-        log.warning(
-            "%s: handler %s was not called on message %s (attempt %d) from %s; %s: %s",
-            self._setup.name,
-            self.handler_name,
-            message.id,
-            message.attempts,
-            message.nsqd_address,
-            self._when_again(connection.requeue_delay_for(message)),
-            line_of(cause),
-            exc_info=cause,
-            extra={**self._setup.fields_of(message), "handler": self.handler_name},
-        )
-        return Tally.FAILED if counts else Tally.EXCUSED
-
-    def _answer_attempt(
-        self, connection: SubscribedConnection, message: Message, error: BaseException
-    ) -> Tally:
-        """Requeue a message whose handler failed, or give it up after its last attempt."""
-        asked = isinstance(error, Requeue)
-        backs_off = asked or self._verdicts.backs_off(error)
-        if self._tries.is_last(message):
-            delay = retry_delay(connection, message)
-            fate = self._dead_letters.settle(connection, message, error)
-        else:
-            wanted = error.delay if isinstance(error, Requeue) else None
-            delay = connection.requeue_delay_for(message) if wanted is None else wanted
-            requeued = connection.requeue_quietly(message, wanted)
-            fate = Fate.REQUEUED if requeued else Fate.GONE
-        if fate is Fate.GONE:
-            # An answer of the handler was counted when it was given.
-            if not asked:
-                self._log_failure(message, error, "it was answered before or is not ours any more")
-            return Tally.NEUTRAL
-        counts = backs_off and fate is not Fate.KEPT
-        self._pauses.failed(connection, message, counts)
-        if fate is Fate.REQUEUED and not asked:
-            self._log_failure(message, error, self._when_again(delay))
-        return Tally.FAILED if counts else Tally.EXCUSED
-
-    def _when_again(self, delay: float) -> str:
-        """Say when a message comes again: a pause may outlast its delay (seconds)."""
-        pause = self._pauses.left()
-        if pause <= delay:
-            return f"requeued, comes again in {round(delay, 1):g} s"
-        return f"requeued, comes again after the pause of the consumer, in {round(pause, 1):g} s"
+    def _give_back(
+        self, connection: SubscribedConnection, message: Message, messages_left: Iterator[Message]
+    ) -> None:
+        """Requeue the message that ended this worker, and those of its chunk that wait."""
+        message._status |= FAILED
+        connection.requeue_quietly(message, None)
+        for message in messages_left:
+            connection.requeue_quietly(message, 0)
+        connection.send_queue.flush(PASSING_WAIT)
 
     def _tell_handler_of_start(self) -> None:
         """Let a handler of an integration make what all messages of this worker share."""
@@ -466,19 +347,6 @@ class Workers:
                     self.handler_name,
                     extra=self._setup.log_fields,
                 )
-
-    def _log_failure(self, message: Message, error: BaseException, what_now: str) -> None:
-        log.warning(
-            "%s: handler %s failed on message %s (attempt %d) from %s; %s",
-            self._setup.name,
-            self.handler_name,
-            message.id,
-            message.attempts,
-            message.nsqd_address,
-            what_now,
-            exc_info=error,
-            extra={**self._setup.fields_of(message), "handler": self.handler_name},
-        )
 
     # -- stopping ----------------------------------------------------------------------------
 

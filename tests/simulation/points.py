@@ -38,6 +38,7 @@ INTERRUPTED = (
     "gnsqsync.policy.nodes",
     "gnsqsync.policy.rdy",
     "gnsqsync.reader.chunks",
+    "gnsqsync.reader.failures",
     "gnsqsync.reader.housekeeping",
     "gnsqsync.reader.rdy_control",
     "gnsqsync.reader.subscription",

@@ -23,7 +23,6 @@ LARGE_CLASSES = {
     "writer.writer.Writer": 524,
     "reader.subscription.Subscription": 483,
     "writer.nsqd_pool.NsqdPool": 452,
-    "reader.workers.Workers": 417,
 }
 CLASSES_OF_MANY_METHODS = {
     "reader.subscription.Subscription": 43,
@@ -44,7 +43,7 @@ LONG_FUNCTIONS = {
     "spark.jobs.archive.archive": 102,
     "reader.reader.__init__": 98,
     "spark.jobs.replay.replay": 97,
-    "reader.workers._handle": 94,
+    "reader.workers._handle": 87,
     "django.handlers.nsq_handler": 91,
     "writer.writer.__init__": 81,
     "reader.running_reader.__init__": 80,

@@ -457,7 +457,7 @@ def test_an_error_of_a_log_filter_ends_a_worker_and_loses_no_message(
             raise ValueError
 
     bench.make(handler)
-    monkeypatch.setattr(bench.workers, "_log_failure", broken)
+    monkeypatch.setattr("gnsqsync.reader.failures.Failures._log_failure", broken)
     bench.workers.start()
     fast(bench)
     bench.put(b"good", b"bad", b"rest")
