@@ -70,6 +70,41 @@ def test_fifteen_different_messages_that_fail_pause_the_reader() -> None:
     assert bench.now - bench.backoff.evidence.since == pytest.approx(0.05 * (FIRST - 1))
 
 
+def test_a_step_tells_the_pause_and_the_failures_that_led_to_it() -> None:
+    bench = Bench(whole=8)
+    bench.pause()
+    step = bench.backoff.step(bench.now)
+    assert step[:2] == (Phase.BLOCKED, 1)
+    assert step.seconds == bench.left > 1.5
+    assert step.is_new_climb
+    assert step.failures == FIRST
+    assert step.stretch == pytest.approx(0.05 * (FIRST - 1))
+    # Half a second later the rest of the pause is told.
+    assert bench.backoff.step(bench.now + 0.5).seconds == pytest.approx(step.seconds - 0.5)
+    bench.wait_out()
+    bench.fail()
+    again = bench.backoff.step(bench.now)
+    assert again[:2] == (Phase.BLOCKED, 2)
+    assert not again.is_new_climb
+    bench.wait_out()
+    bench.succeed()
+    grown = bench.backoff.step(bench.now)
+    assert (grown.phase, grown.level, grown.seconds) == (Phase.GROWING, 2, 0.0)
+
+
+def test_a_limit_of_0_ends_no_growth() -> None:
+    """A group has lent the slot of the Reader to another."""
+    bench = Bench(whole=8)
+    bench.pause()
+    bench.wait_out()
+    bench.succeed()
+    assert bench.backoff.limit == 2
+    assert not bench.backoff.set_whole(0, bench.now)
+    assert bench.backoff.phase is Phase.GROWING
+    assert bench.backoff.set_whole(2, bench.now)
+    assert bench.backoff.phase is Phase.OPEN
+
+
 def test_one_message_that_fails_for_ever_is_no_outage() -> None:
     bench = Bench()
     for number in range(1000):

@@ -220,6 +220,37 @@ def test_http_is_seen_even_when_its_size_would_be_allowed() -> None:
     assert "HTTP port" in str(target.broken)
 
 
+OK = bytes.fromhex("00000006 00000000") + b"OK"
+
+
+@pytest.mark.parametrize(
+    ("data", "count"),
+    [
+        (OK, 1),
+        (OK * 7, 7),
+        (b"", 0),
+        (OK[:-1], 0),
+        (OK + b"\0", 0),
+        (OK * 2 + bytes.fromhex("0000000600000001") + b"E_", 0),
+    ],
+)
+def test_frames_of_ok_alone_are_counted_without_decoding(data: bytes, count: int) -> None:
+    target = decoder()
+    assert target.count_oks(data) == count
+
+
+def test_frames_of_ok_behind_part_of_a_frame_or_a_break_go_to_feed() -> None:
+    target = decoder()
+    target.feed(OK[:4])
+    assert target.count_oks(OK) == 0
+    _, replies = target.feed(OK[4:] + OK)
+    assert replies == [(0, b"OK")] * 2
+    assert target.count_oks(OK) == 1
+    target.feed(b"HTTP/1.1 400 Bad Request")
+    assert target.broken is not None
+    assert target.count_oks(OK) == 0
+
+
 def test_rest_goes_to_the_next_layer() -> None:
     # What a Snappy nsqd sends in one segment: the answer in clear, then the compressed OK.
     compressed = bytes.fromhex("ff060000734e61507059010e000026982bcf00000006000000004f4b")
