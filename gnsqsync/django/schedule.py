@@ -25,6 +25,7 @@ from gnsqsync.keywords import checks_names
 from gnsqsync.outbox.cron import Cron, check_zone
 from gnsqsync.outbox.due import future, later
 from gnsqsync.outbox.in_doubt import IN_DOUBT, tell_canceled, tell_moved
+from gnsqsync.outbox.table_store import due_again
 from gnsqsync.stats import counted
 
 __all__ = ["cancel", "periodic", "publish_after", "publish_at", "reschedule", "stop_periodic"]
@@ -179,7 +180,7 @@ def reschedule(key: str, when: datetime, *, using: str | None = None) -> int:
             database only.
     """
     due = _future(when)
-    changes = {"deliver_at": due, "retry_at": due, "failed_at": None, "attempts": 0}
+    changes = {"deliver_at": due, **due_again(due)}
     rows = _scheduled(key, using)
     count: int = rows.exclude(last_error__startswith=IN_DOUBT).update(**changes)
     # Rows in doubt come second: a row that a relay held during the first update may be one now.

@@ -1,4 +1,4 @@
-"""The part of a Store that is the same for every database library.
+"""The part of a Store that is the same for every database library, and the values of its rows.
 
 Knows which rows are read and changed, and when. A subclass knows the library and its statements.
 """
@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from gnsqsync.outbox.due import AT_ONCE
 from gnsqsync.outbox.in_doubt import IN_DOUBT, texts
 from gnsqsync.outbox.outbox_rows import Row
+from gnsqsync.writer.encoder import Prepared
 
-__all__ = ["TableStore", "row_of"]
+__all__ = ["TableStore", "due_again", "new_row", "row_of"]
 
 log: logging.Logger = logging.getLogger("gnsqsync.outbox")
 
@@ -124,3 +126,26 @@ def row_of(found: Any, alias: str) -> Row:
         attempts=found.attempts,
         in_doubt=found.last_error.startswith(IN_DOUBT),
     )
+
+
+def new_row(message: Prepared, due: datetime | None, written: datetime) -> dict[str, Any]:
+    """Return the values of a new row, but for the columns that only one library's table has.
+
+    Args:
+        message: The message.
+        due: Time of the publish. None: at once.
+        written: The time of this moment.
+    """
+    return {
+        "topic": message.topic,
+        "body": message.body,
+        "headers": message.headers,
+        "key": message.key,
+        "created_at": written,
+        "retry_at": due or AT_ONCE,
+    }
+
+
+def due_again(at: datetime = AT_ONCE) -> dict[str, Any]:
+    """Return the changes by which a row, also a failed one, is due at a time, as if it were new."""
+    return {"retry_at": at, "failed_at": None, "attempts": 0}

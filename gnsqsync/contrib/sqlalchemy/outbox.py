@@ -36,10 +36,11 @@ from gnsqsync.contrib.sqlalchemy.columns import (
 from gnsqsync.contrib.sqlalchemy.store import OutboxStore
 from gnsqsync.errors import ConfigError
 from gnsqsync.keywords import checks_names
-from gnsqsync.outbox.due import AT_ONCE, deferred, future
+from gnsqsync.outbox.due import deferred, future
 from gnsqsync.outbox.in_doubt import IN_DOUBT, tell_canceled, tell_moved
 from gnsqsync.outbox.outbox_rows import Lag
 from gnsqsync.outbox.relay import Relay
+from gnsqsync.outbox.table_store import due_again, new_row
 from gnsqsync.process.forked_engines import not_shared
 
 __all__ = ["Outbox"]
@@ -183,18 +184,7 @@ class Outbox:
     ) -> list[str]:
         moment = now()
         prepared = self.writer.encoder.prepare(topic, bodies, headers=headers, key=key)
-        rows = [
-            {
-                "topic": message.topic,
-                "body": message.body,
-                "headers": message.headers,
-                "key": message.key,
-                "scheduled": due,
-                "created_at": moment,
-                "retry_at": due or AT_ONCE,
-            }
-            for message in prepared
-        ]
+        rows = [{**new_row(message, due, moment), "scheduled": due} for message in prepared]
         session.execute(insert(self.table), rows)
         return [message.key for message in prepared]
 
@@ -244,9 +234,8 @@ class Outbox:
         """
         wanted = self._with(session, key)
         due = _future(at)
-        changes = {"scheduled": due, "retry_at": due, "failed_at": None, "attempts": 0}
         is_doubtful = self.table.c.last_error.startswith(IN_DOUBT, autoescape=True)
-        move = update(self.table).where(*wanted).values(**changes)
+        move = update(self.table).where(*wanted).values(scheduled=due, **due_again(due))
         found: Any = session.execute(move.where(~is_doubtful))
         # Rows in doubt come second: a row that a relay held during the first update may be one now.
         doubtful: Any = session.execute(move.where(is_doubtful))

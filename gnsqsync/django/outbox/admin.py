@@ -10,7 +10,7 @@ from django.db.models import Q
 
 from gnsqsync.django.moments import now
 from gnsqsync.django.outbox.models import OutboxMessage, PeriodicMessage
-from gnsqsync.outbox.due import AT_ONCE
+from gnsqsync.outbox.table_store import due_again
 from gnsqsync.stats import counted
 
 __all__ = ["OutboxMessageAdmin", "PeriodicMessageAdmin"]
@@ -44,7 +44,7 @@ class StateFilter(admin.SimpleListFilter):
 def try_again(model_admin: Any, request: Any, queryset: Any) -> None:
     """Make failed and waiting messages due at once. Scheduled messages are unchanged."""
     due = queryset.exclude(deliver_at__gt=now())
-    count = due.update(failed_at=None, retry_at=AT_ONCE, attempts=0)
+    count = due.update(**due_again())
     model_admin.message_user(request, f"Due now: {counted(count, 'message')}.")
 
 

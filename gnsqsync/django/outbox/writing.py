@@ -14,8 +14,9 @@ from gnsqsync.django.moments import now
 from gnsqsync.django.writers import get_writer
 from gnsqsync.errors import ConfigError
 from gnsqsync.keywords import checks_names
-from gnsqsync.outbox.due import AT_ONCE, deferred
+from gnsqsync.outbox.due import deferred
 from gnsqsync.outbox.outbox_rows import Lag, age, ahead
+from gnsqsync.outbox.table_store import new_row
 
 __all__ = ["Lag", "insert", "lag", "publish", "publish_many"]
 
@@ -101,16 +102,7 @@ def insert(
     encoder = get_writer(alias).encoder
     moment = now()
     rows = [
-        OutboxMessage(
-            alias=alias,
-            topic=message.topic,
-            body=message.body,
-            headers=message.headers,
-            key=message.key,
-            deliver_at=due,
-            created_at=moment,
-            retry_at=due or AT_ONCE,
-        )
+        OutboxMessage(alias=alias, deliver_at=due, **new_row(message, due, moment))
         for message in encoder.prepare(topic, bodies, headers=headers, key=key)
     ]
     OutboxMessage.objects.using(database).bulk_create(rows, batch_size=500)

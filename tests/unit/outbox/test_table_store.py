@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from gnsqsync.outbox.due import AT_ONCE
 from gnsqsync.outbox.in_doubt import IN_DOUBT
 from gnsqsync.outbox.outbox_rows import Row
-from gnsqsync.outbox.table_store import TableStore, row_of
+from gnsqsync.outbox.table_store import TableStore, due_again, new_row, row_of
+from gnsqsync.writer.encoder import Prepared
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -97,3 +99,22 @@ def test_a_row_of_attributes() -> None:
         attempts, last_error = 3, f"{IN_DOUBT}no answer"
 
     assert row_of(Found, "default") == row(1, in_doubt=True)
+
+
+def test_a_new_row_is_due_at_its_time_or_at_once() -> None:
+    message = Prepared("t", b"x", None, "key")
+    later = NOW.replace(year=2027)
+    assert new_row(message, later, NOW)["retry_at"] == later
+    assert new_row(message, None, NOW) == {
+        "topic": "t",
+        "body": b"x",
+        "headers": None,
+        "key": "key",
+        "created_at": NOW,
+        "retry_at": AT_ONCE,
+    }
+
+
+def test_a_row_that_is_due_again_has_all_its_attempts_before_it() -> None:
+    assert due_again(NOW) == {"retry_at": NOW, "failed_at": None, "attempts": 0}
+    assert due_again()["retry_at"] == AT_ONCE
