@@ -138,7 +138,7 @@ def test_orders_reach_links_that_live(listener: socket.socket) -> None:
         peer.close()
 
 
-def test_it_refuses_and_listens_again_on_the_same_port(listener: socket.socket) -> None:
+def test_proxy_refuses_and_listens_again_on_the_same_port(listener: socket.socket) -> None:
     with FaultProxy(listener.getsockname()) as proxy:
         peer = Peer(proxy, listener)
         proxy.refuse()

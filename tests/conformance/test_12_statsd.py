@@ -248,7 +248,7 @@ def test_flags(site: Site) -> None:
 
 
 @waiting
-def test_what_was_begun_is_sent_at_the_end(site: Site) -> None:
+def test_line_that_was_begun_is_sent_at_the_end(site: Site) -> None:
     with statsd() as receiver:
         server = site.own_nsqd(
             receiver.flag, "-statsd-interval=5s", "-statsd-mem-stats=false", "-statsd-prefix="

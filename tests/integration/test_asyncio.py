@@ -63,7 +63,7 @@ def test_a_publish_on_the_thread_of_the_loop_is_told_once(
     assert depths(nsqd) == {"t": 2}
 
 
-def test_what_does_not_stop_the_loop_is_not_told(nsqd: Nsqd, writer: Writer) -> None:
+def test_calls_that_do_not_stop_the_loop_are_not_told(nsqd: Nsqd, writer: Writer) -> None:
     async def main() -> None:
         with no_warning():
             await asyncio.to_thread(writer.connect)

@@ -49,7 +49,7 @@ def lives(pid: int) -> bool:
     return state != "Z"
 
 
-def test_what_it_prints_is_a_cluster(programs: list[Program], tmp_path: Path) -> None:
+def test_addresses_that_are_printed_are_a_cluster(programs: list[Program], tmp_path: Path) -> None:
     program = start(programs, tmp_path, "--nsqds", "3")
     servers = LINE.findall(program.output)
     assert [name for name, *_ in servers] == ["nsqlookupd", "nsqd", "nsqd", "nsqd", "nsqadmin"]

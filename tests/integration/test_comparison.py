@@ -44,7 +44,7 @@ def named(row: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_what_we_claim_names_its_tests(row: dict[str, str]) -> None:
+def test_claims_name_their_tests(row: dict[str, str]) -> None:
     cell = row["gnsqsync"]
     answer = verdict(cell)
     assert answer in VERDICTS or next(iter(row.values())) in FACTS
@@ -91,7 +91,7 @@ def test_an_invented_test_is_found() -> None:
         {**good, "gnsqsync": "maybe"},
     ):
         with pytest.raises(AssertionError):
-            test_what_we_claim_names_its_tests(bad)
+            test_claims_name_their_tests(bad)
     for name in (
         "``tests/integration/test_comparison.py::test_nothing``",
         "``tests/integration/test_nowhere.py::test_columns``",

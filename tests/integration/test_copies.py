@@ -126,7 +126,7 @@ def test_a_refusal_that_all_would_give(client: Client, nsqds: list[Server]) -> N
         ({"copies": "2"}, "copies is '2'; it must be an int"),
     ],
 )
-def test_what_is_wrong_is_said_at_once(options: dict[str, Any], says: str) -> None:
+def test_wrong_options_are_refused_at_once(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Writer("127.0.0.1:4150", **options)
     assert says in str(caught.value)

@@ -321,7 +321,7 @@ def test_the_channel_of_an_older_nsqadmin_is_found(dead: Dead) -> None:
             assert letters.purge_all().done == 1
 
 
-def test_what_cannot_be_looked_at_is_said(dead: Dead) -> None:
+def test_places_that_cannot_be_looked_at_are_named(dead: Dead) -> None:
     assert f"no such topic '{dead.topic}'" in problem(dead)
     with NsqdHTTP(url(dead.nsqd)) as nsqd:
         nsqd.create_topic(dead.topic)

@@ -29,7 +29,7 @@ def run(page: str, number: int = 0, **given: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("page", "number"), [("guides/consume.rst", 0), ("guides/publish.rst", 0)])
-def test_what_is_only_made(page: str, number: int) -> None:
+def test_objects_that_a_block_only_makes(page: str, number: int) -> None:
     run(page, number)
 
 

@@ -253,7 +253,7 @@ mail_invoice = print
     assert done.stdout == "7\n", done.stderr
 
 
-def test_what_is_not_run_is_said() -> None:
+def test_blocks_that_are_not_run_have_a_reason() -> None:
     for page in ("kafka", "task-queues"):
         text = (DOCS / "migration" / f"{page}.rst").read_text(encoding="utf-8")
         theirs = [

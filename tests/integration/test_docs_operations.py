@@ -59,7 +59,7 @@ def test_the_figures_are_those_of_the_performance_page(server_kind: str) -> None
     assert told == [measured[work] for work in works]
 
 
-def test_what_a_message_takes_on_disk(site: Site, server_kind: str) -> None:
+def test_bytes_of_a_message_on_disk(site: Site, server_kind: str) -> None:
     nsqd = site.own_nsqd("-mem-queue-size=0")
     with NsqdHTTP(url(nsqd)) as http:
         http.create_topic("orders")

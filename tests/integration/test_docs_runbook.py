@@ -152,7 +152,7 @@ def test_each_row_says_what_to_do() -> None:
         assert all(cell.strip() for cell in cells) and len(cells) in (3, 4), cells
 
 
-def test_what_is_made_elsewhere_is_there() -> None:
+def test_files_that_other_pages_make_are_there() -> None:
     sources = "".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
     for words in MADE_ELSEWHERE.values():
         assert words in sources, words

@@ -109,6 +109,6 @@ def test_a_reader_that_cannot_start_leaves_none_running(
 
 
 @pytest.mark.parametrize("readers", [[], ["x"]])
-def test_what_is_no_group(readers: list[Reader]) -> None:
+def test_objects_that_are_no_group_are_refused(readers: list[Reader]) -> None:
     with pytest.raises(ConfigError, match="needs one Reader or more"):
         ReaderGroup(readers)

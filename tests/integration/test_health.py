@@ -197,7 +197,7 @@ def test_ipv6(capsys: pytest.CaptureFixture[str]) -> None:
 # -- what health says of others, and of its options ----------------------------------------------
 
 
-def test_what_answers_there_is_something_else(
+def test_port_that_another_program_has_is_told(
     nsqd: Nsqd, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, text = ask(capsys, "--address", nsqd.http_address)

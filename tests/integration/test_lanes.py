@@ -236,7 +236,7 @@ def test_a_worker_that_is_killed_frees_its_lane(
         threading.excepthook = hook
 
 
-def test_what_is_wrong_is_said_at_once() -> None:
+def test_wrong_options_are_refused_at_once() -> None:
     with pytest.raises(ConfigError, match="lanes is 5; it must be a callable that takes a message"):
         Reader("t", "c", print, nsqd_tcp_addresses="x", lanes=5)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="lanes is for handlers; this Reader has none"):

@@ -157,7 +157,7 @@ def test_every_link_leads_to_a_page(url: str) -> None:
     assert "/nsq/topics/%252E%252E/audit%23ephemeral" in seen
 
 
-def test_what_is_not_there_is_our_page(url: str) -> None:
+def test_missing_page_is_that_of_nsqadmin(url: str) -> None:
     answer = requests.get(f"{url}/nsq/topics/order", headers={"Accept": "text/html"}, timeout=20)
     assert answer.status_code == 404
     assert '<a href="/nsq/topics/orders">' in answer.text

@@ -107,7 +107,7 @@ def test_the_page_of_a_node(browser: Chrome, site: NsqadminSite) -> None:
     check_page(browser, scripts=2)
 
 
-def test_what_needs_a_look_comes_first(browser: Chrome, site: NsqadminSite) -> None:
+def test_rows_that_need_a_look_come_first(browser: Chrome, site: NsqadminSite) -> None:
     browser.get(site.url)
     assert "metrics has no consumers" in text_of(browser, "tbody tr")
     assert "send is paused" in text_of(browser)

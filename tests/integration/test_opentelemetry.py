@@ -125,7 +125,7 @@ def test_from_a_publish_through_handlers_to_the_next_is_one_trace(
         (Discard(), StatusCode.UNSET),
     ],
 )
-def test_what_is_an_error(
+def test_status_of_a_span_is_an_error_when_the_handler_fails(
     client: Client,
     nsqd: Server,
     world: World,

@@ -102,7 +102,7 @@ def test_the_sdist_has_changes_docs_and_tests(built: Path) -> None:
     assert not [name for name in names if "__pycache__" in name]
 
 
-def test_what_the_index_shows(wheel: Path) -> None:
+def test_metadata_that_the_index_shows(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
         shown = message_from_bytes(archive.read(name))

@@ -118,7 +118,7 @@ def test_less_than_a_process_needs_is_told(nsqd: Nsqd, tmp_path: Path, processes
     assert re.search(r"--max-memory is 5 MB, and this process has \d+ MB before its first", output)
 
 
-def test_what_is_not_allowed() -> None:
+def test_limits_that_are_not_allowed_are_refused() -> None:
     for wrong in (0, -1, True):
         with pytest.raises(ConfigError, match="--max-messages is"):
             ProcessLimits(wrong, None)

@@ -118,7 +118,7 @@ def test_a_reader(
     assert value(registry, "gnsqsync_connections", **its) == 0
 
 
-def test_what_only_the_observer_sees(registry: CollectorRegistry, metrics: Metrics) -> None:
+def test_metrics_that_only_the_observer_sees(registry: CollectorRegistry, metrics: Metrics) -> None:
     observer = metrics.observer("t", "c")
     observer.batch("a:1", 3, 1, 2.0)
     observer.batch("a:1", 0, 0, 1.0)  # all of it was detached

@@ -38,7 +38,7 @@ def test_an_argument_that_is_no_utf_8_is_sent_as_it_is(
 
 
 @FRAMEWORKS
-def test_what_is_published_is_told_when_a_later_line_is_wrong(
+def test_count_of_published_lines_is_told_when_a_later_line_is_wrong(
     commands: Commands, publish: tuple[str, ...]
 ) -> None:
     lines = b"line\n" * 200 + b"x" * 2_000_000

@@ -227,7 +227,7 @@ def copy(newcomer: Newcomer, page: str) -> None:
 
 
 @pytest.mark.parametrize("server_kind", ["real"])
-def test_what_the_page_says_happens(page: str, tmp_path: Path, site: Site) -> None:
+def test_outcomes_are_those_of_the_page(page: str, tmp_path: Path, site: Site) -> None:
     copy(Here(tmp_path, site.own_nsqd()), page)
 
 
@@ -243,6 +243,6 @@ def skip_without_ports(*ports: int) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_as_a_newcomer(page: str, tmp_path: Path) -> None:
+def test_newcomer_comes_to_the_end_of_the_page(page: str, tmp_path: Path) -> None:
     skip_without_ports(4150, 4151, 5000, 8000)
     copy(Fresh(tmp_path), page)

@@ -187,7 +187,7 @@ def test_no_delay_and_keepalive_are_on(
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
-def test_what_nsqd_is_told_of_us(client: Client, nsqd: Server, world: World, topic: str) -> None:
+def test_names_that_nsqd_is_told(client: Client, nsqd: Server, world: World, topic: str) -> None:
     told = {"client_id": "me", "hostname": "here", "user_agent": "mine/1"}
     round_trip(client, address(nsqd), topic, topology_region="eu", topology_zone="eu-1", **told)
     with NsqdHTTP(url(nsqd)) as http:

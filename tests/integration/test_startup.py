@@ -41,7 +41,7 @@ LOADED = """
 
 
 @pytest.mark.parametrize("start", STARTS)
-def test_what_it_loads(start: str) -> None:
+def test_modules_that_an_import_loads(start: str) -> None:
     loaded: list[str] = json.loads(run_script(LOADED.format(start=start)))
     tops = {name: name.partition(".")[0] for name in loaded}
     assert not HEAVY & set(tops.values())

@@ -84,7 +84,7 @@ def test_each_job_ends() -> None:
     assert [job for _, job in JOBS if "steps" in job and "timeout-minutes" not in job] == []
 
 
-def test_what_is_installed_exists() -> None:
+def test_packages_that_are_installed_exist() -> None:
     extras = set()
     for step in STEPS:
         for names in re.findall(r"\.\[([\w,-]+)\]", step.get("run", "")):
@@ -102,7 +102,7 @@ def test_the_release_has_the_commands_of_the_page() -> None:
     assert any("python -m build" in line for line in lines)
 
 
-def test_what_judges_is_what_ci_run_has() -> None:
+def test_checks_are_those_of_ci_run() -> None:
     run = (ROOT / ".ci" / "run").read_text("utf-8")
     for step in WORKFLOWS["tests.yml"]["jobs"]["judges"]["steps"]:
         words = shlex.split(step.get("run", "")) or [""]

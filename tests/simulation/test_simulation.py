@@ -37,7 +37,7 @@ def test_two_runs_of_a_seed_are_equal_to_the_byte(seed: str) -> None:
     assert simulate("--seed", seed) == (0, first)
 
 
-def test_what_is_new_is_kept_and_run_with_another_chance() -> None:
+def test_new_histories_are_kept_and_run_with_another_chance() -> None:
     code, output = simulate("--explore", "--seeds", "12")
     assert code == 0, output
     assert "of them reached pairs that none before had" in output
@@ -63,7 +63,7 @@ def test_a_failure_gets_smaller() -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["--many"]], ids=["few", "many"])
-def test_what_once_failed(words: list[str]) -> None:
+def test_histories_that_once_failed(words: list[str]) -> None:
     """The first history of each fault; in the third ring all histories."""
     code, output = simulate("--known", *words)
     assert code == 0, output

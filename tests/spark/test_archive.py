@@ -220,7 +220,7 @@ def test_every_message_is_looked_up(spark: SparkSession, tmp_path: Path) -> None
 # Crashes
 
 
-def test_it_dies_before_each_change(
+def test_archive_dies_before_each_change(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch with redeliveries, and the merge behind it; Spark replays the batch that died."""
@@ -290,7 +290,7 @@ def source(cluster: Cluster) -> dict[str, str]:
     return {"lookupdHttpAddresses": cluster.lookupd, "lookupdPollIntervalMs": "200"}
 
 
-def test_what_is_there_is_archived_and_nothing_twice(
+def test_waiting_messages_are_archived_and_none_twice(
     spark: SparkSession, embedded_cluster: Cluster, fresh: Callable[[], str], tmp_path: Path
 ) -> None:
     cluster, topics = embedded_cluster, [fresh(), fresh()]
@@ -314,7 +314,7 @@ def test_what_is_there_is_archived_and_nothing_twice(
     assert all(cluster.left(topic, "archive") == 0 for topic in topics)
 
 
-def test_it_goes_on_until_it_is_stopped(
+def test_archive_goes_on_until_it_is_stopped(
     spark: SparkSession, embedded_cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
     cluster = embedded_cluster
@@ -346,7 +346,7 @@ def test_it_goes_on_until_it_is_stopped(
         ({"compression": "rar"}, "compression is 'rar'; allowed are zstd, snappy"),
     ],
 )
-def test_what_it_refuses(
+def test_arguments_that_the_archive_refuses(
     spark: SparkSession, tmp_path: Path, given: dict[str, Any], sentence: str
 ) -> None:
     options = {"path": str(tmp_path), "channel": "c", "options": {}, **given}

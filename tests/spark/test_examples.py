@@ -56,7 +56,7 @@ def run(name: str, nsqd: Nsqd, folder: Path, capsys: pytest.CaptureFixture[str])
     return capsys.readouterr().out
 
 
-def test_what_the_sink_publishes_the_stream_reads(
+def test_stream_reads_the_messages_of_the_sink(
     spark: SparkSession, nsqd: Nsqd, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with NsqdHTTP(nsqd.http_address) as http:

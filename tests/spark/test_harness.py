@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_its_jvm_maps_the_classes_that_all_share(spark: SparkSession) -> None:
+def test_jvm_maps_the_classes_that_all_share(spark: SparkSession) -> None:
     """Java says nothing where the file does not fit, and is slow again."""
     from pyspark import SparkContext
 
@@ -66,7 +66,7 @@ def test_the_session_retries_a_task(spark: SparkSession) -> None:
     assert spark.sparkContext.parallelize([1], 1).mapPartitions(second_time_lucky).collect() == [1]
 
 
-def test_what_spark_owns_is_told_from_what_a_test_leaves(spark: SparkSession) -> None:
+def test_sockets_of_spark_are_told_from_those_that_a_test_leaves(spark: SparkSession) -> None:
     before = alive()
     seen: list[int] = []
 

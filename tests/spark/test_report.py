@@ -178,7 +178,7 @@ def test_the_scale_of_delays_has_round_ends(
 # Sentences
 
 
-def test_what_it_refuses(rolled: Path, tmp_path: Path) -> None:
+def test_arguments_that_the_report_refuses(rolled: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"neither a \.png nor a \.html file"):
         jobs_report(str(rolled), str(tmp_path / "report.pdf"))
     with pytest.raises(ConfigError, match=r"there is no rollup at .*: run 'gnsqsync spark rollup"):

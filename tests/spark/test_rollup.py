@@ -81,7 +81,7 @@ def windows(path: str) -> dict[tuple[str, int], dict[str, Any]]:
     return found
 
 
-def test_what_is_counted(spark: SparkSession, archive: Archive, out: str) -> None:
+def test_counts_of_the_rollup(spark: SparkSession, archive: Archive, out: str) -> None:
     spark.conf.set("spark.sql.session.timeZone", "America/St_Johns")
     archive.add(("orders", n * 0.5, 10, 1, 0.01 * (n + 1)) for n in range(100))  # 50 seconds
     archive.add([("orders", 70, 7, 3, 2.0), ("orders", 119.999, 3, 1, 4.0)])
@@ -158,7 +158,7 @@ def test_an_hour_that_changes_while_it_is_read_is_read_again(
     assert windows(out)["orders", 0]["messages"] == 2
 
 
-def test_it_dies_and_is_run_again(
+def test_rollup_dies_and_is_run_again(
     spark: SparkSession, archive: Archive, out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive.add(("orders", n * 60, 10, 1, 0.1) for n in range(120))

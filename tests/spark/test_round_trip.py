@@ -28,7 +28,7 @@ def reading(spark: SparkSession, embedded_cluster: Cluster, topic: str, tmp_path
     return Reading(spark, embedded_cluster, topic, tmp_path, maxMessagesPerTrigger=80)
 
 
-def test_what_the_sink_published_the_source_and_the_archive_have(
+def test_source_and_archive_have_the_messages_of_the_sink(
     spark: SparkSession,
     reading: Reading,
     embedded_cluster: Cluster,

@@ -120,7 +120,7 @@ def test_an_offset_that_spark_lost(driver: Driver, embedded_cluster: Cluster, to
 
 
 @pytest.mark.parametrize("beside_others", [False, True])
-def test_what_was_published_before_the_question_is_in_the_answer(
+def test_answer_has_all_that_was_published_before_the_question(
     driver: Driver,
     embedded_cluster: Cluster,
     topic: str,
@@ -250,7 +250,7 @@ def test_4_0_wants_to_be_told_whether_a_capped_run_has_an_end(
         driver(**options)
 
 
-def test_it_reports_what_was_read_and_what_waits(
+def test_reader_reports_read_and_waiting_messages(
     driver: Driver,
     embedded_cluster: Cluster,
     topic: str,
@@ -292,7 +292,7 @@ def test_it_reports_what_was_read_and_what_waits(
     assert all(0 < value < 60 for value in seconds.values()), seconds
 
 
-def test_it_reports_whom_it_did_not_reach(
+def test_reader_reports_nsqds_that_it_did_not_reach(
     driver: Driver,
     embedded_cluster: Cluster,
     topic: str,
@@ -356,7 +356,7 @@ def test_nothing_is_committed_before_there_was_anything(driver: Driver, wal: str
     assert not Path(wal).exists()
 
 
-def test_it_waits_for_messages_a_while(
+def test_reader_waits_for_messages_a_while(
     driver: Driver, embedded_cluster: Cluster, topic: str
 ) -> None:
     """Spark asks again after 10 ms, at its own cost."""

@@ -126,7 +126,7 @@ _SYSTEM = (
     # Seeds with deliberate faults, which take minutes of a processor.
     "tests/simulation/test_simulation.py::test_a_deliberate_fault_is_seen",
     "tests/simulation/test_simulation.py::test_a_failure_gets_smaller",
-    "tests/simulation/test_simulation.py::test_what_is_new_is_kept_and_run_with_another_chance",
+    "tests/simulation/test_simulation.py::test_new_histories_are_kept_and_run_with_another_chance",
     "tests/spark/",
     "tests/unit/support/test_ci.py",
     "tests/unit/support/test_leftovers.py",
@@ -162,14 +162,14 @@ _CAMPAIGN = (
     "tests/integration/test_docs_tutorial.py::test_the_tutorial_in_a_clean_folder",
     "tests/integration/test_flow.py::test_a_handler_that_is_too_slow_does_not_fill_the_memory",
     "tests/integration/test_patched_suite.py",
-    "tests/integration/test_quickstarts.py::test_as_a_newcomer",
+    "tests/integration/test_quickstarts.py::test_newcomer_comes_to_the_end_of_the_page",
     "tests/simulation/test_new_histories.py",
     "tests/unit/embedded/disk/test_damage.py"
     "::test_every_flipped_byte_and_every_truncation[True-others]",
     "tests/unit/embedded/disk/test_damage.py"
     "::test_every_flipped_byte_and_every_truncation[False-others]",
     "tests/simulation/test_scenarios_at_full_size.py",
-    "tests/spark/test_archive.py::test_it_dies_before_each_change",
+    "tests/spark/test_archive.py::test_archive_dies_before_each_change",
     "tests/spark/test_archive.py::test_kill_nine_in_the_middle",
     "tests/spark/test_avro.py::test_columns_of_avro",
     # tests/integration/test_docs_spark_cluster.py reads the page's commands and manifests in the

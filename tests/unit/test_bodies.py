@@ -128,7 +128,7 @@ def test_the_function_takes_two() -> None:
         typed(Order)(lambda message: None)  # type: ignore[arg-type,misc]
 
 
-def test_it_is_still_the_handler_of_the_user() -> None:
+def test_wrapped_handler_is_still_that_of_the_user() -> None:
     class Handler:
         ended = 0
 

@@ -29,6 +29,11 @@ PHRASES = re.compile(
     r"\b(?:so\s+many|so\s+long|so\s+much|nor\s+is\s+one|is\s+none\s+of|that\s+of\s+it)\b",
     re.IGNORECASE,
 )
+# Names of tests that open with a relative word or a pronoun.
+RIDDLES = re.compile(
+    r"^ *(?:async )?def (test_(?:what|how|whether|which|whose|that|its?|as|those|of)_\w+)",
+    re.MULTILINE,
+)
 # Percent of docstrings, of comment blocks and of paragraphs of the pages that may open so. One
 # opening is free in each room.
 LIMIT = 3.0
@@ -267,6 +272,15 @@ def test_paragraphs_of_pages_open_with_a_noun_or_a_verb() -> None:
     assert len(texts) > 1000
     opened = sorted(f"{text.place}: {text.opening}" for text in texts if text.opening)
     assert _percent(texts) <= LIMIT, "\n".join(["Open with a noun or a verb:", *opened])
+
+
+def test_names_of_tests_open_with_a_noun_or_a_verb() -> None:
+    found = [
+        f"{name_of(path)}: {name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for name in RIDDLES.findall(path.read_text(encoding="utf-8"))
+    ]
+    assert not found, "\n".join(["Say what the test holds, its noun first:", *found])
 
 
 def test_the_higher_limits_only_fall() -> None:

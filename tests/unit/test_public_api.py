@@ -70,7 +70,7 @@ def checkout(folder: Path, source: str) -> Path:
         ),
     ],
 )
-def test_what_is_noted(tmp_path: Path, source: str, lines: list[str]) -> None:
+def test_names_and_signatures_are_noted(tmp_path: Path, source: str, lines: list[str]) -> None:
     folder = checkout(tmp_path, f"__all__ = ['f']\n{source}\n")
     (folder / "gnsqsync" / "stats" / "__init__.py").write_text("__all__ = []\nf = 1\n")
     noted = Api(folder).text.split("\n\n")[0].splitlines()

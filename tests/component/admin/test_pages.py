@@ -402,7 +402,7 @@ MISSING = [
 
 
 @pytest.mark.parametrize(("path", "near"), MISSING)
-def test_what_is_not_there_is_a_page(cluster: tuple[Admin, NsqdHTTP], path: str, near: str) -> None:
+def test_missing_things_have_a_page(cluster: tuple[Admin, NsqdHTTP], path: str, near: str) -> None:
     status, headers, text = get(cluster[0], path, HTTP_ACCEPT="text/html,*/*")
     assert (status, headers["Content-Type"]) == ("404 Not Found", "text/html; charset=utf-8")
     assert "message" not in text

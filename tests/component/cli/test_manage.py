@@ -106,7 +106,7 @@ def test_a_command_that_throws_messages_away_asks_on_a_terminal(
         (("channel", "create", "nobody", "ch"), "no such topic 'nobody'"),
     ],
 )
-def test_what_is_not_there(commands: Commands, words: tuple[str, ...], text: str) -> None:
+def test_missing_topics_and_channels(commands: Commands, words: tuple[str, ...], text: str) -> None:
     result = commands.run(*words)
     assert (result.exit_code, text in result.output) == (1, True), result.output
     assert commands.address in result.output, "which server has none"

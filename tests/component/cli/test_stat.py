@@ -43,7 +43,7 @@ def test_an_nsqd_without_topics(nsqd: Nsqd, capsys: pytest.CaptureFixture[str]) 
         (("t", "-c", "ch"), "channel 'ch' of topic 't'"),
     ],
 )
-def test_what_is_not_there(
+def test_missing_topics_and_channels(
     nsqd: Nsqd, words: tuple[str, ...], name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert stat(*words, "-H", nsqd.http_address) == 1

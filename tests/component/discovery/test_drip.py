@@ -194,7 +194,7 @@ def test_a_dial_that_nobody_answers_is_cut(client: Client, world: World) -> None
         assert not any(task.alive for task in run._discovery.tasks)
 
 
-def test_what_is_cut_says_so(hostile: Hostile) -> None:
+def test_answer_that_is_cut_is_told(hostile: Hostile) -> None:
     """Whoever called is told that the client was closed, and not by whom."""
     ended: list[BaseException] = []
     lookupd = LookupdHTTP(hostile.address)

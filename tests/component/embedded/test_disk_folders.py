@@ -166,7 +166,7 @@ def test_one_folder_for_both(site: Site, first: str) -> None:
         two.discard()
 
 
-def test_what_the_real_one_had_not_synced(site: Site) -> None:
+def test_bytes_that_the_real_one_had_not_synced(site: Site) -> None:
     nsqd = site.own_nsqd("-mem-queue-size=0", "-sync-every=10", "-sync-timeout=1h")
     site.client(nsqd).publish("t", *bodies(0, 17))
     site.eventually(lambda: topic_stats(nsqd.http_address, "t")["depth"] == 17)
@@ -177,7 +177,7 @@ def test_what_the_real_one_had_not_synced(site: Site) -> None:
     assert [stored.body for stored in take(queue, 17)] == bodies(0, 17)
 
 
-def test_what_ours_had_not_synced(site: Site) -> None:
+def test_bytes_that_ours_had_not_synced(site: Site) -> None:
     nsqd = site.own_nsqd("-mem-queue-size=0")
     assert post(nsqd.http_address, "/topic/create?topic=t").status == 200
     assert nsqd.stop() == 0

@@ -77,7 +77,7 @@ def test_greenlets_and_threads_side_by_side_keep_theirs(bench: Bench, world: Wor
     assert sorted(seen) == [(name, name) for name in "abcd"]
 
 
-def test_what_hooks_set_ends_with_the_message_or_stays_with_the_worker(
+def test_variables_of_hooks_end_with_the_message_or_stay_with_the_worker(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []

@@ -23,7 +23,7 @@ def place(histogram: Histogram) -> list[tuple[float, int]]:
     return [(bound, count) for bound, count in zip(bounds, histogram.counts, strict=True) if count]
 
 
-def test_what_is_counted_where() -> None:
+def test_counts_of_each_place() -> None:
     timings = Timings(choose("threads"))
     old: Any = [Aged(50.0), Aged(20.0)]
     timings.note(1, old, 4.0)

@@ -124,7 +124,9 @@ def test_a_merge_that_loses_rows_changes_nothing(
     assert store.list(FOLDERS[0]) == before
 
 
-def test_it_dies_before_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compaction_dies_before_each_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Readers of a snapshot have each row once after each death, before anybody mends it."""
     left = [sys.maxsize]
     opened = Place.open

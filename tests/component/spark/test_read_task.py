@@ -171,7 +171,7 @@ def test_a_task_reads_several_partitions_each_into_its_own_log(source: Source, s
         other.close()
 
 
-def test_what_a_task_asks_of_the_log(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_of_a_task_to_the_log(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     """On an object store each of these is a request, see docs/spark/sizing."""
     source.publish(40)
     asked: list[tuple[str, str]] = []

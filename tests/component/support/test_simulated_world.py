@@ -128,7 +128,7 @@ def test_a_task_left_behind_fails_the_test() -> None:
             world.runtime.spawn("forgotten", world.runtime.event().wait)
 
 
-def test_what_ends_a_task_is_logged_and_what_ends_a_spawned_one_is_raised(
+def test_error_of_a_task_is_logged_and_that_of_a_spawned_one_is_raised(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fail() -> None:

@@ -378,7 +378,7 @@ def test_an_error_of_a_users_function_is_no_outage(client: Client, world: World)
         assert writer.stats().outage_seconds == 0
 
 
-def test_it_is_one_of_two_words() -> None:
+def test_outage_option_is_one_of_two_words() -> None:
     with pytest.raises(ConfigError, match="outage is 'raise'; it must be 'fail' or 'wait'"):
         Writer(outage="raise")
 

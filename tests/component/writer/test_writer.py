@@ -354,7 +354,7 @@ def test_a_part_of_an_mpub_may_be_stored_so_it_is_not_sent_elsewhere(
         assert len(one.received("MPUB")) + len(two.received("MPUB")) == 1
 
 
-def test_how_many_of_publish_many_were_confirmed(client: Client, world: World) -> None:
+def test_number_of_confirmed_messages_of_publish_many(client: Client, world: World) -> None:
     count: list[int] = []
 
     def second_fails(connection: scripted.Connection, command: Command) -> None:
@@ -370,9 +370,7 @@ def test_how_many_of_publish_many_were_confirmed(client: Client, world: World) -
         assert caught.value.acknowledged == 20
 
 
-def test_how_many_of_publish_many_were_confirmed_before_a_close(
-    client: Client, world: World
-) -> None:
+def test_number_of_confirmed_messages_before_a_close(client: Client, world: World) -> None:
     go_on = threading.Event()
 
     def second_waits(connection: scripted.Connection, command: Command) -> None:

@@ -85,7 +85,7 @@ class Kept(SimpleTestCase):
         assert [m.body for m in get_writer().messages] == [b"1", b"2", b"3", b"4", b"7"]
         assert writer.messages is get_writer().messages
 
-    def test_what_a_module_keeps_that_a_test_imports(self):
+    def test_writers_that_a_module_keeps_are_captured(self):
         with captured_messages() as messages:
             inner = get_writer()
         during = get_writer()

@@ -171,7 +171,7 @@ class OfAllTests(Eager, TransactionTestCase):
         await sync_to_async(publish_there, thread_sensitive=False)()
         self.assertEqual(seen, ["thanks for 1"])
 
-    def test_what_rolls_back_runs_nothing(self):
+    def test_transaction_that_rolls_back_runs_nothing(self):
         with self.assertRaises(ZeroDivisionError), transaction.atomic():
             outbox.publish("placed", "1")
             1 / 0

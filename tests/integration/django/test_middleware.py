@@ -83,7 +83,7 @@ class Middleware(TestCase):
 
 
 class Checks(SimpleTestCase):
-    def test_what_is_wrong(self):
+    def test_wrong_settings_are_errors_of_the_check(self):
         for value in ("mail.carry.Carry", ["mail.carry.Nothing"], [3]):
             with settings(MIDDLEWARE=value):
                 found = [error.msg for error in run_checks() if "MIDDLEWARE" in error.msg]

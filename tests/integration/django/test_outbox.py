@@ -144,7 +144,7 @@ def test_a_relay_that_is_killed_loses_and_invents_nothing(outbox: Outbox) -> Non
     [((), 0), (("-mem-queue-size=0", "-sync-every=1"), 300)],
     ids=["as usual", "on disk"],
 )
-def test_what_was_relayed_is_as_safe_as_nsqd_keeps_it(
+def test_relayed_messages_are_as_safe_as_nsqd_keeps_them(
     project: Project, site: Site, flags: tuple[str, ...], left: int
 ) -> None:
     """The outbox has forgotten it; a killed nsqd forgets what it had in its memory."""

@@ -107,7 +107,7 @@ def test_run_after_goes_through_the_relay(project: Project) -> None:
         command.end()
 
 
-def test_what_the_command_refuses(project: Project) -> None:
+def test_arguments_that_the_command_refuses(project: Project) -> None:
     for words, says in (
         (["letters"], "no queue is called 'letters'; there are default, mail"),
         (["--backend", "other"], "--backend is 'other'; there are default"),

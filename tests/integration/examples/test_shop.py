@@ -201,7 +201,7 @@ def test_the_relay_is_killed_when_nsqd_has_the_message(shop: Application) -> Non
     eventually(lambda: rows(shop, "SELECT count(*) FROM gnsqsync_outbox_outboxmessage") == [(0,)])
 
 
-def test_what_is_no_order_is_a_dead_letter_and_holds_up_nobody(shop: Application) -> None:
+def test_body_that_is_no_order_is_a_dead_letter_and_holds_up_nobody(shop: Application) -> None:
     shop.publish("orders", b"no order")
     eventually(lambda: (found := shop.topic("orders-dead")) and found.message_count == 1)
     number = order_by_http(shop)

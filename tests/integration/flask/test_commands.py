@@ -200,7 +200,7 @@ def test_health_asks_consume(shop: Shop) -> None:
     assert "the metrics address is 'x'; it must be PORT" in wrong.end(1)
 
 
-def test_what_is_wrong_is_one_sentence(shop: Shop) -> None:
+def test_error_is_one_sentence(shop: Shop) -> None:
     commands = {
         "no handler is called 'wrok'; there are work, other": shop("consume", "wrok"),
         "no handler for channel x; --list shows all": shop("consume", "--channel", "x"),

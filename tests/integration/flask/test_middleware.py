@@ -101,13 +101,13 @@ def test_a_class_is_made_once() -> None:
         (["json.dumps"], "it must be a list of gnsqsync.Middleware objects"),
     ],
 )
-def test_what_is_no_middleware(given: Any, says: str) -> None:
+def test_object_that_is_no_middleware_is_refused(given: Any, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make(NSQ_MIDDLEWARE=given)
     assert says in str(caught.value)
 
 
-def test_its_place_is_told() -> None:
+def test_error_tells_the_place_of_a_middleware() -> None:
     app = Flask("shop")
     app.config.update(NSQ_OPTIONS={"middleware": []})
     with pytest.raises(ConfigError, match="its place is NSQ_MIDDLEWARE"):

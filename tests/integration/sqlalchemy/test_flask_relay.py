@@ -91,7 +91,7 @@ def shop(tmp_path: Path, nsqd: Server, forks: Forks) -> Iterator[Shop]:
 
 
 @pytest.mark.pairs
-def test_it_publishes_what_is_due_and_ends(shop: Shop, client: Any, nsqd: Server) -> None:
+def test_relay_publishes_due_rows_and_ends(shop: Shop, client: Any, nsqd: Server) -> None:
     keys = shop.publish("a", "b")
     relay = shop.relay("--lag", "--json")
     assert relay.process.wait(60) == 0
@@ -122,7 +122,7 @@ def test_a_signal_ends_it_and_a_kill_loses_nothing(shop: Shop) -> None:
     assert "1 published" in second.output and "Traceback" not in second.output
 
 
-def test_what_is_left_is_an_exit_code(shop: Shop) -> None:
+def test_rows_that_are_left_are_an_exit_code(shop: Shop) -> None:
     # More than nsqd takes.
     shop.outbox.writer._max_msg_size = 2**21
     shop.publish("x" * (2**20 + 1))
@@ -138,7 +138,7 @@ def test_what_is_left_is_an_exit_code(shop: Shop) -> None:
         assert says in wrong.output and "Traceback" not in wrong.output
 
 
-def test_what_is_no_outbox() -> None:
+def test_object_that_is_no_outbox_is_refused() -> None:
     app = Flask("shop")
     app.config["NSQ_OUTBOX"] = 5
     with pytest.raises(ConfigError, match="NSQ_OUTBOX is 5; it must be a gnsqsync"):

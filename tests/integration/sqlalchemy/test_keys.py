@@ -58,7 +58,7 @@ def test_keys_that_look_alike_are_different(engine: Engine) -> None:
     check_keys(engine, outbox, inbox)
 
 
-def test_what_does_not_fit_is_refused_before_the_database_sees_it(engine: Engine) -> None:
+def test_keys_that_do_not_fit_are_refused_before_the_database_sees_them(engine: Engine) -> None:
     metadata, _, inbox = tables()
     metadata.create_all(engine)
     with Session(engine) as session, session.begin():

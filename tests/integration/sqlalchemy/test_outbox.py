@@ -196,7 +196,7 @@ def test_a_message_that_may_be_in_nsqd_is_not_counted_as_taken_back(
     assert shop.move() == [] and shop.rows() == 1
 
 
-def test_what_is_wrong_is_said_at_once(shop: Shop) -> None:
+def test_wrong_arguments_are_refused_at_once(shop: Shop) -> None:
     now = datetime.now(UTC)
     with shop.sessions() as session:
         for says, options in (

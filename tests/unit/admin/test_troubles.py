@@ -48,13 +48,15 @@ def told(figures: ChannelTotal, rates: Rates | None = None) -> list[tuple[Level,
         (GOOD._replace(depth=9000), Rates(incoming=1, outgoing=2), Level.WARNING, "drains slowly"),
     ],
 )
-def test_what_is_told(figures: ChannelTotal, rates: Rates, level: Level, text: str) -> None:
+def test_troubles_that_are_told(
+    figures: ChannelTotal, rates: Rates, level: Level, text: str
+) -> None:
     ((found, words),) = told(figures, rates)
     assert found == level
     assert text in words
 
 
-def test_what_is_not_told() -> None:
+def test_states_that_are_no_trouble() -> None:
     assert told(GOOD) == []
     # A tenth of what leaves may be requeued.
     assert told(GOOD, Rates(incoming=100, outgoing=100, requeued=5)) == []

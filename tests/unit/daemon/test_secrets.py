@@ -33,7 +33,7 @@ from gnsqsync.daemon.secrets import server_of, shown
         ("", ""),
     ],
 )
-def test_what_is_shown(text: str, seen: str) -> None:
+def test_flags_that_are_shown(text: str, seen: str) -> None:
     assert shown(text) == seen
 
 

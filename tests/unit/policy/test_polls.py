@@ -63,7 +63,7 @@ def test_a_search_is_eager_for_five_minutes() -> None:
     assert found[int(EAGER_SECONDS / 3) :] == [INTERVAL] * 100
 
 
-def test_what_ends_after_hours_is_searched_for_five_minutes() -> None:
+def test_nsqd_that_ends_after_hours_is_searched_for_five_minutes() -> None:
     found = pauses_of("L" * 1000 + "N" * 200, took=3.0)
     assert found[1000:1005] == EAGER[:5]
     assert found[1099] == EAGER_LONGEST and found[1100] == INTERVAL

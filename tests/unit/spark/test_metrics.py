@@ -60,7 +60,7 @@ def value(metrics: QueryMetrics, name: str, **labels: str) -> float | None:
     return found[0] if found else None
 
 
-def test_what_a_source_reports(metrics: QueryMetrics) -> None:
+def test_metrics_of_a_source(metrics: QueryMetrics) -> None:
     metrics.note(progress(latest=told()))
     sums = {"received": 10, "redelivered": 3, "deduplicated": 1, "seconds": 0.5}
     sums |= {"receive_seconds": 0.2, "log_seconds": 0.1, "fin_seconds": 0.05, "log_bytes": 900}
@@ -89,7 +89,7 @@ def test_a_new_run_begins_again(metrics: QueryMetrics) -> None:
 
 
 @pytest.mark.parametrize("latest", [None, END])
-def test_what_there_is_before_4_2(metrics: QueryMetrics, latest: Any) -> None:
+def test_metrics_before_pyspark_4_2(metrics: QueryMetrics, latest: Any) -> None:
     metrics.note(progress(latest=latest))
     assert value(metrics, "gnsqsync_spark_rows_total") == 10
     assert value(metrics, "gnsqsync_spark_seconds_total", part="batch") == 1.5

@@ -180,7 +180,7 @@ def test_mistakes_of_a_batch_read(options: dict[str, str | None], sentence: str)
     assert "\n" not in str(caught.value)
 
 
-def test_what_a_batch_read_may_have() -> None:
+def test_options_that_a_batch_read_may_have() -> None:
     assert parse(streaming=False, drainId="2026-11-21").drain_id == "2026-11-21"
     assert parse(streaming=False, walPath=None, peek="true").peek
     # Not known yet at load(): both forms pass.

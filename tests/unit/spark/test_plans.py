@@ -113,7 +113,7 @@ def test_the_plan_of_an_older_version_is_put_into_the_log(wal: Wal) -> None:
         driver(wal).confirm(epoch(1, 8))
 
 
-def test_what_earlier_drivers_saw(wal: Wal) -> None:
+def test_plans_that_earlier_drivers_made(wal: Wal) -> None:
     source = Source("a:4150", "t")
     plans = driver(wal)
     plans.create(epoch(1), {source: Look(5, 0, 0, 7)})

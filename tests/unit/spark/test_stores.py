@@ -44,7 +44,7 @@ def test_a_link_that_nfs_repeats_is_our_own(store: Store, monkeypatch: pytest.Mo
     store.probe()
 
 
-def test_what_is_not_there(store: Store) -> None:
+def test_missing_files_of_a_store(store: Store) -> None:
     assert store.read("s/committed") is None
     assert store.list("s") == []
     store.delete(["s/committed"])

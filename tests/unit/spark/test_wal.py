@@ -227,7 +227,7 @@ def test_pending_of_what_is_no_log() -> None:
         pending("hdfs://somewhere")
 
 
-def test_what_the_last_entries_tell(store: Memory) -> None:
+def test_tallies_of_the_last_entries(store: Memory) -> None:
     wal = Wal(store, "s")
     assert wal.last_heads(1, 2) == [None, None]
     wal.create(1, 0, 0, entry("a"))

@@ -428,13 +428,13 @@ def ran_beside(words: str) -> tuple[int, list[str]]:
     return done.returncode, done.stdout.splitlines()
 
 
-def test_what_runs_beside_is_told_in_its_order() -> None:
+def test_commands_beside_each_other_are_told_in_order() -> None:
     words = "beside seq 2\nbeside echo '*' a\necho first\ntogether\ntogether"
     told = ["first", "+ seq 2", "1", "2", "+ echo * a", "* a", "and then"]
     assert ran_beside(words) == (0, told)
 
 
-def test_what_fails_beside_ends_the_run() -> None:
+def test_command_that_fails_beside_others_ends_the_run() -> None:
     status, lines = ran_beside("beside sh -c 'echo why >&2; exit 3'\nbeside echo good\ntogether")
     assert status == 1
     assert lines == ["+ sh -c echo why >&2; exit 3: failed", "why", "+ echo good", "good"]

@@ -37,7 +37,7 @@ class Leaf(Owner):
 LEAF = f"{__name__}.Leaf"
 
 
-def test_it_is_a_runtime(runtime: CountingRuntime) -> None:
+def test_counting_runtime_is_a_runtime(runtime: CountingRuntime) -> None:
     assert choose(runtime) is runtime
     assert runtime.name == runtime.inner.name
 

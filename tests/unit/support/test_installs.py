@@ -21,7 +21,7 @@ list.format='columns'
 """
 
 
-def test_what_holds_for_install() -> None:
+def test_settings_that_hold_for_install() -> None:
     """The environment goes before the command's own section, and that before the general one."""
     assert settings(LISTED) == {
         "default-timeout": "180",
@@ -38,7 +38,7 @@ def test_settings_become_variables_of_uv() -> None:
     }
 
 
-def test_what_pip_prints_is_of_no_matter() -> None:
+def test_output_of_pip_is_of_no_matter() -> None:
     assert variables({"disable-pip-version-check": "1", "quiet": "1"}, {}) == {}
 
 

@@ -29,7 +29,7 @@ def test_a_name_covers_its_parameters_and_no_other_test() -> None:
     assert not ENTRY._replace(test="tests/test_a.py::test_b[real]").names("tests/test_a.py::test_b")
 
 
-def test_what_the_list_may_hold() -> None:
+def test_entries_that_the_list_may_hold() -> None:
     assert problem_of([], TODAY) == ""
     assert problem_of([ENTRY] * 5, TODAY) == ""
     assert problem_of([ENTRY] * 6, TODAY) == ("6 tests are unsure, 5 may be: make one of them sure")

@@ -52,7 +52,7 @@ def test_a_failed_wait_shows_the_last_values() -> None:
     assert "in the end there was:\nthe log of the server" in text
 
 
-def test_what_python_did_not_write() -> None:
+def test_output_that_python_did_not_write() -> None:
     assert "is_set" in in_vain(threading.Event().is_set)
     assert "pop of [" in in_vain([0, 0].pop)
 

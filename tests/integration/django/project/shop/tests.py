@@ -106,7 +106,7 @@ class Publishing(SimpleTestCase):
         )
         self.assertEqual(messages[1].json(), {"a": 1})
 
-    def test_what_a_writer_refuses_is_refused(self):
+    def test_messages_that_a_writer_refuses_are_refused(self):
         with captured_messages() as messages:
             for topic, body in (("no good", "x"), ("orders", ""), ("orders", b"x" * 1048577)):
                 with self.assertRaises(ConfigError):
@@ -146,7 +146,7 @@ class Publishing(SimpleTestCase):
         with override_settings(GNSQSYNC={"other": {"BACKEND": "memory"}}):
             self.assertIsNot(get_writer("other"), writer)
 
-    def test_what_is_captured_outlives_a_command_that_closes_writers(self):
+    def test_captured_messages_outlive_a_command_that_closes_writers(self):
         with captured_messages() as messages:
             for body in ("1", "2"):
                 call_command("nsq_publish", "orders", body, stdout=io.StringIO())
@@ -257,14 +257,14 @@ class Forgotten(TransactionTestCase):
 
 
 class LiveServer(LiveServerTestCase):
-    def test_what_its_threads_publish_is_captured(self):
+    def test_messages_of_its_threads_are_captured(self):
         with urlopen(f"{self.live_server_url}/publish/", timeout=10) as answer:
             self.assertEqual(answer.read(), b"published")
         self.assertEqual([message.body for message in get_writer().messages], [b"from a view"])
 
 
 class OnCommit(TestCase):
-    def test_it_waits_for_the_commit(self):
+    def test_publish_waits_for_the_commit(self):
         body = bytearray(b"1")
         with captured_messages() as messages:
             with self.captureOnCommitCallbacks(execute=True):
@@ -276,7 +276,7 @@ class OnCommit(TestCase):
             messages, [CapturedMessage("orders", "é".encode(), 2), CapturedMessage("orders", b"1")]
         )
 
-    def test_what_is_wrong_is_said_at_once(self):
+    def test_wrong_arguments_are_refused_at_once(self):
         with self.captureOnCommitCallbacks() as callbacks:
             with self.assertRaises(ConfigError):
                 publish_on_commit("no good", "x")
@@ -335,7 +335,7 @@ class Outbox(TestCase):
         )
         self.assertEqual((outbox.lag().waiting, outbox.lag("default").failed), (3, 0))
 
-    def test_what_is_wrong_is_said_at_once(self):
+    def test_wrong_arguments_are_refused_at_once(self):
         for arguments in (("no good", "x"), ("orders", ""), ("orders", b"x" * 1048577)):
             with self.assertRaises(ConfigError):
                 outbox.publish(*arguments)
@@ -387,7 +387,7 @@ class Outbox(TestCase):
             self.assertEqual(relay_of().move_batch(), 2)
         self.assertEqual(len(messages), 2)
 
-    def test_its_writer_waits_in_an_outage_whatever_those_of_requests_do(self):
+    def test_writer_of_the_relay_waits_in_an_outage_whatever_others_do(self):
         options = {"publish_timeout": 0.1, "outage": "fail"}
         with override_settings(
             GNSQSYNC={**REAL, "default": {**REAL["default"], "OPTIONS": options}}
@@ -436,7 +436,7 @@ class Outbox(TestCase):
         with captured_messages():
             self.assertEqual(relay.move_batch(), 0)
 
-    def test_what_the_writer_itself_refuses_has_failed(self):
+    def test_row_that_the_writer_itself_refuses_has_failed(self):
         outbox.publish("orders", "x" * 100)
         options = {"max_msg_size": 50}
         with override_settings(
@@ -596,7 +596,7 @@ class Registering(SimpleTestCase):
             ],
         )
 
-    def test_what_is_wrong_is_said_where_it_stands(self):
+    def test_error_names_the_place_of_a_wrong_argument(self):
         async def coroutine(message):
             pass
 

@@ -117,7 +117,7 @@ class Once(TestCase):
             with self.assertRaisesRegex(Reject, "publish with headers=True, or give once a func"):
                 self.send(None)
 
-    def test_what_is_wrong_is_said_where_it_stands(self):
+    def test_error_names_the_place_of_a_wrong_argument(self):
         for says, options in (
             ("once is 'yes'; it must be True, False or a function", {"once": "yes"}),
             ("headers is False; give once= a function", {"once": True, "headers": False}),

@@ -211,7 +211,7 @@ class Times(TestCase):
             pass
         self.assertEqual(OutboxMessage.objects.get().key, "kept")
 
-    def test_what_is_wrong_is_said_at_once(self):
+    def test_wrong_arguments_are_refused_at_once(self):
         past = timezone.now() - timedelta(minutes=1)
         almost_never = datetime.max.replace(tzinfo=UTC) - timezone.now() - timedelta(hours=1)
         for says, function, arguments in (
@@ -474,7 +474,7 @@ class Periodic(TestCase):
         move(at("2030-04-01T00:00"))
         self.assertEqual(PeriodicMessage.objects.get().next_at, at("2030-04-01T00:30"))
 
-    def test_what_is_wrong_is_said_at_once(self):
+    def test_wrong_arguments_are_refused_at_once(self):
         def call(name="n", cron="* * * * *", topic="t", body="x", **options):
             return wrong(self, schedule.periodic, name, cron, topic, body, **options)
 

@@ -97,7 +97,7 @@ def signals():
 class Eager(TestCase):
     """As on the immediate backend: the same project, other settings."""
 
-    def test_it_is_called_at_once(self):
+    def test_task_is_called_at_once(self):
         with signals() as seen:
             result = tasks.pack.enqueue(7, worker="me")
         self.assertEqual(Order.objects.get().number, 7)
@@ -112,7 +112,7 @@ class Eager(TestCase):
         self.assertEqual(tasks.greet.enqueue("Ann").return_value, "Hello, Ann")
         self.assertEqual(tasks.think.enqueue(1).return_value, 2)
 
-    def test_what_fails(self):
+    def test_task_that_fails_has_its_errors(self):
         for task, kind in (
             (tasks.fail, ValueError),
             (tasks.leave, SystemExit),
@@ -132,7 +132,7 @@ class Eager(TestCase):
             result = tasks.attempts.enqueue()
         self.assertEqual((result.status, result.attempts, len(result.errors)), (FAILED, 2, 2))
 
-    def test_what_is_rejected_is_a_dead_letter(self):
+    def test_rejected_task_is_a_dead_letter(self):
         reader = {"dead_letter_topic": "tasks-dead", "headers": True}
         entry = {"BACKEND": "eager", "OPTIONS": {"headers": True}}
         for error in (Reject("no such order"), KeyError("wrong")):
@@ -149,7 +149,7 @@ class Eager(TestCase):
             self.assertEqual(json.loads(letter.body)["id"], result.id)
             self.assertEqual(letter.headers["deadtopic"], "tasks.default")
 
-    def test_what_is_discarded_is_no_error_of_who_enqueues(self):
+    def test_discarded_task_is_no_error_of_the_caller(self):
         with backend(reader={"discard_on": [KeyError]}):
             result = tasks.raises.enqueue()
         self.assertEqual(result.status, FAILED)
@@ -178,7 +178,7 @@ class Eager(TestCase):
 
 
 class Enqueue(TestCase):
-    def test_it_is_published_and_known(self):
+    def test_task_is_published_and_known(self):
         with captured_messages() as messages, signals() as seen:
             result = tasks.pack.enqueue(7)
         (message,) = messages
@@ -326,7 +326,7 @@ class Worker(TestCase):
         result.refresh()
         self.assertEqual((result.status, result.errors), (READY, []))
 
-    def test_what_nobody_knows_waits(self):
+    def test_unknown_task_waits(self):
         result, body = self.enqueue(tasks.pack, 7)
         unknown = body.replace(b"shop.tasks.pack", b"shop.tasks.gone")
         for attempts in (1, 2):
@@ -373,7 +373,7 @@ class Ends(TestCase):
 
     enqueue = Worker.enqueue
 
-    def test_what_cannot_be_stored_is_refused_before_the_publish(self):
+    def test_arguments_that_cannot_be_stored_are_refused_before_the_publish(self):
         loop = []
         loop.append(loop)
         for value, says in (
@@ -486,7 +486,7 @@ class Ends(TestCase):
         self.assertEqual(kinds, [CallLost] * 3 + [TaskGivenUp])
         self.assertEqual(seen[-1], ("finished", FAILED))
 
-    def test_what_the_reader_gives_up(self):
+    def test_task_that_the_reader_gives_up(self):
         hooked = []
         reader = {"on_giving_up": lambda message, error: hooked.append(error)}
         with backend(reader=reader), signals() as seen:
@@ -510,7 +510,7 @@ class Ends(TestCase):
                 handler.options["on_giving_up"](message_of(b"\0no task", 1), Reject("no"))
         self.assertIn("no task", logged.output[0])
 
-    def test_what_expires(self):
+    def test_task_that_expires(self):
         with backend(reader={"max_age": 1.0, "on_expired": "discard"}):
             result, body = self.enqueue(tasks.pack, 7)
             (handler,) = handlers_of_topic("tasks.default")
