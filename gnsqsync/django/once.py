@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from gnsqsync import Message
 from gnsqsync.django.inbox.markers import is_installed, mark, require_ignoring
 from gnsqsync.errors import ConfigError
-from gnsqsync.options import check_ran
-from gnsqsync.outbox.once import KeyOf, consumer_of, key_of, unanswered
+from gnsqsync.outbox.once import KeyOf, key_of, run_once
 
 __all__ = ["Once"]
 
@@ -45,9 +45,4 @@ class Once:
 
     def run(self, key: str, message: Message, function: Callable[[Message], object]) -> None:
         """Write the marker, and call the function unless it was there. Within the transaction."""
-        consumer = consumer_of(message)
-        if not mark(self._database, consumer, key):
-            log.info("%s: message with key %s was handled before", consumer, key)
-            return
-        with unanswered(message):
-            check_ran(function(message), message)
+        run_once(message, key, partial(mark, self._database), function, log)

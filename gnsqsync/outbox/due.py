@@ -1,4 +1,4 @@
-"""Times at which messages of an outbox are due: checks of callers' times, and stored times.
+"""Times of messages: checks of callers' times and ages, and the stored times of an outbox.
 
 Knows the calendar. Knows no database.
 """
@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from gnsqsync.errors import ConfigError
 
-__all__ = ["AT_ONCE", "deferred", "future", "later"]
+__all__ = ["AT_ONCE", "check_age", "deferred", "future", "later"]
 
 
 # Stored time of a message without one, for a relay that reads this column only. It is long past
@@ -66,3 +66,10 @@ def later(delay: object, name: str) -> datetime:
     if due > _LATEST:
         raise ConfigError(f"{name} is {delay!r}, which is after the year 9999")
     return due
+
+
+def check_age(name: str, age: object) -> timedelta:
+    """Return the age unchanged. ConfigError unless it is a timedelta above 0."""
+    if not isinstance(age, timedelta) or not age > timedelta(0):
+        raise ConfigError(f"{name} is {age!r}; it must be a timedelta above 0")
+    return age

@@ -5,6 +5,7 @@ Knows messages. Knows no database.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -12,9 +13,19 @@ from typing import Any, TypeAlias
 from gnsqsync import envelope
 from gnsqsync.errors import ConfigError
 from gnsqsync.message import Message, Reject, no_key
+from gnsqsync.options import check_ran
 from gnsqsync.reader.once import MARK
 
-__all__ = ["MARK", "MAX_CONSUMER", "KeyOf", "check_consumer", "consumer_of", "key_of", "unanswered"]
+__all__ = [
+    "MARK",
+    "MAX_CONSUMER",
+    "KeyOf",
+    "check_consumer",
+    "consumer_of",
+    "key_of",
+    "run_once",
+    "unanswered",
+]
 
 # Upper bound of characters: a topic and a channel of 64 each, and the slash.
 MAX_CONSUMER = 129
@@ -76,6 +87,31 @@ def check_consumer(consumer: object) -> str:
             " characters, such as topic/channel"
         )
     return consumer
+
+
+def run_once(
+    message: Message,
+    key: str,
+    mark: Callable[[str, str], bool],
+    function: Callable[[Message], object],
+    log: logging.Logger,
+) -> None:
+    """Write the marker, and call the function unless it was there. Within the transaction.
+
+    Args:
+        message: The message. The function must not answer it.
+        key: The key of the message.
+        mark: Function of the consumer and the key that writes the marker, and returns False if the
+            marker existed.
+        function: The handler.
+        log: The logger of a message that was handled before.
+    """
+    consumer = consumer_of(message)
+    if not mark(consumer, key):
+        log.info("%s: message with key %s was handled before", consumer, key)
+        return
+    with unanswered(message):
+        check_ran(function(message), message)
 
 
 @contextmanager

@@ -18,16 +18,16 @@ from gnsqsync.contrib.sqlalchemy.columns import TABLE, Key, Moment, id_column, n
 from gnsqsync.envelope import MAX_KEY, check_key
 from gnsqsync.errors import ConfigError
 from gnsqsync.keywords import checks_names
-from gnsqsync.options import check_handler, check_int, check_ran
+from gnsqsync.options import check_handler, check_int
 from gnsqsync.outbox.collations import is_duplicate
+from gnsqsync.outbox.due import check_age
 from gnsqsync.outbox.once import (
     MARK,
     MAX_CONSUMER,
     KeyOf,
     check_consumer,
-    consumer_of,
     key_of,
-    unanswered,
+    run_once,
 )
 from gnsqsync.outbox.uncalled import unless_called
 
@@ -103,15 +103,13 @@ class Inbox:
                 with unless_called(function) as call:
                     its_key = key_of(message, key)
                     with sessions() as session, session.begin():
-                        if not self.mark(session, consumer_of(message), its_key):
-                            log.info(
-                                "%s: message with key %s was handled before",
-                                consumer_of(message),
-                                its_key,
-                            )
-                            return
-                        with unanswered(message):
-                            check_ran(call(message, session), message)
+                        run_once(
+                            message,
+                            its_key,
+                            functools.partial(self.mark, session),
+                            lambda message: call(message, session),
+                            log,
+                        )
 
             setattr(handle, MARK, key is None)
             return handle
@@ -187,8 +185,7 @@ class Inbox:
         Raises:
             ConfigError: A value is not allowed.
         """
-        if not isinstance(older_than, timedelta) or not older_than > timedelta(0):
-            raise ConfigError(f"older_than is {older_than!r}; it must be a timedelta above 0")
+        check_age("older_than", older_than)
         check_int("batch", batch, 1)
         columns = self.table.c
         old = select(columns.id).where(columns.handled_at < now() - older_than)

@@ -16,6 +16,7 @@ from gnsqsync.errors import ConfigError
 from gnsqsync.keywords import checks_names
 from gnsqsync.options import check_int
 from gnsqsync.outbox.collations import is_duplicate
+from gnsqsync.outbox.due import check_age
 from gnsqsync.outbox.once import check_consumer
 
 __all__ = ["is_installed", "mark", "prune", "require_ignoring"]
@@ -100,8 +101,7 @@ def prune(older_than: timedelta, *, batch: int = 1000, using: str | None = None)
     """
     from gnsqsync.django.inbox.models import InboxMarker
 
-    if not isinstance(older_than, timedelta) or not older_than > timedelta(0):
-        raise ConfigError(f"older_than is {older_than!r}; it must be a timedelta above 0")
+    check_age("older_than", older_than)
     check_int("batch", batch, 1)
     # The rows are read where they are written: a replica may still show deleted markers.
     markers = InboxMarker.objects.using(written(InboxMarker, using))

@@ -18,8 +18,8 @@ from django.utils import timezone
 
 from gnsqsync.django.tasks.ends import end_all
 from gnsqsync.django.tasks.results import result_rows
-from gnsqsync.errors import ConfigError
 from gnsqsync.options import check_int
+from gnsqsync.outbox.due import check_age
 
 __all__ = ["UNFINISHED", "Pruned", "prune", "prune_all"]
 
@@ -68,9 +68,8 @@ def prune(older_than: timedelta, *, batch: int = 1000, unfinished: timedelta = U
 
 def prune_all(older_than: timedelta, *, batch: int, unfinished: timedelta) -> Pruned:
     """Delete as ``prune()`` does. Return a count for each kind."""
-    for name, value in (("older_than", older_than), ("unfinished", unfinished)):
-        if not isinstance(value, timedelta) or not value > timedelta(0):
-            raise ConfigError(f"{name} is {value!r}; it must be a timedelta above 0")
+    check_age("older_than", older_than)
+    check_age("unfinished", unfinished)
     check_int("batch", batch, 1)
     ended = _end_cancelled(batch)
     now = timezone.now()
