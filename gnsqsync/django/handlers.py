@@ -8,23 +8,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, Unpack, cast, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from django.core.cache import caches
 from django.db import Error, connections, reset_queries, transaction
 from django.utils.module_loading import autodiscover_modules
 
-from gnsqsync import Message, Reader, ReaderOptionKeywords, Reject, typed
+from gnsqsync import Message, Reader, ReaderOptionKeywords, Reject
 from gnsqsync.django.config import DEFAULT, get_alias
 from gnsqsync.django.kept import make_kept
 from gnsqsync.django.once import Once
 from gnsqsync.errors import ConfigError, TimeLimitExceeded
-from gnsqsync.options import check_handler, check_ran
+from gnsqsync.options import check_ran
 from gnsqsync.outbox.once import KeyOf
 from gnsqsync.outbox.uncalled import unless_called
 from gnsqsync.process.handler_claims import Claim, claim_of
 from gnsqsync.process.metrics_page import Exposed
-from gnsqsync.process.settings import as_if_complete
+from gnsqsync.process.settings import checked_handler
 
 __all__ = ["Handler", "all_handlers", "autodiscover", "nsq_handler", "select"]
 
@@ -131,15 +131,7 @@ def nsq_handler(
         )
 
     def register(function: Callable[..., object]) -> Callable[..., object]:
-        its_name = getattr(function, "__qualname__", f"the handler of {topic}/{channel}")
-        if body is None:
-            check_handler(its_name, function)
-            called = cast("Callable[[Message], object]", function)
-        else:
-            called = typed(body, name=its_name)(function)
-        # The Reader, which is not started, checks names and options where the author sees errors.
-        checked = as_if_complete(options)
-        Reader(topic, channel, called, nsqd_tcp_addresses="127.0.0.1:4150", **checked)
+        called = checked_handler(topic, channel, function, body, options)
         asked = per_message_transaction or bool(once)
         database = ("default" if asked is True else asked) or None
         handler = Handler(

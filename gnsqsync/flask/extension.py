@@ -10,19 +10,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar, Unpack, cast, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from flask import Flask, current_app
 
-from gnsqsync import Message, Reader, ReaderOptionKeywords, Writer, typed
+from gnsqsync import Message, ReaderOptionKeywords, Writer
 from gnsqsync.errors import ConfigError
 from gnsqsync.flask.commands import commands_of
 from gnsqsync.flask.config import KEYS, backend_of, read_settings
 from gnsqsync.flask.eager import deliver_of
 from gnsqsync.flask.handlers import Handler, name_of
-from gnsqsync.options import check_handler
 from gnsqsync.process.handler_claims import check_claims
-from gnsqsync.process.settings import as_if_complete
+from gnsqsync.process.settings import checked_handler
 from gnsqsync.testing.keepable import KeepableMemoryWriter, KeepableWriter
 from gnsqsync.testing.memory import CapturedMessage, MemoryWriter
 
@@ -230,15 +229,7 @@ class NSQ:
             raise ConfigError(f"{min(wrong)} is given in the config of the application")
 
         def register(function: Callable[..., object]) -> Callable[..., object]:
-            its_name = getattr(function, "__qualname__", f"the handler of {topic}/{channel}")
-            if body is None:
-                check_handler(its_name, function)
-                called = cast("Callable[[Message], object]", function)
-            else:
-                called = typed(body, name=its_name)(function)
-            # The Reader, which is not started, checks names and options where the author sees it.
-            checked = as_if_complete(options)
-            Reader(topic, channel, called, nsqd_tcp_addresses="127.0.0.1:4150", **checked)
+            called = checked_handler(topic, channel, function, body, options)
             handler = Handler(
                 name=name or name_of(function, "__name__"),
                 topic=topic,
