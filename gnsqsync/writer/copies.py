@@ -77,7 +77,7 @@ class CopyingPublisher(Publisher):
                     error = raised
                 if error is None:
                     copies.stored.append(connection.nsqd_address)
-                    if self.pool.in_doubt:
+                    if self._table.in_doubt:
                         self.pool.prove(connection)
                     continue
                 copies.causes.append(error)

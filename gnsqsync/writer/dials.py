@@ -52,8 +52,8 @@ class Dial:
     due: float
 
 
-class Seeker(Owner, Protocol):
-    """The owner of the dials, which wants the connections. Called with the lock held."""
+class Seeker(Protocol):
+    """The object that wants the dialled connections. Called with the lock held."""
 
     def on_connected(self, connection: PublishingConnection) -> bool:
         """Take a new connection into use. Return False if the Writer is closed."""
@@ -78,15 +78,18 @@ class Dials:
         options: ConnectionOptions,
         runtime: Runtime,
         lock: Lock,
-        owner: Seeker,
+        owner: Owner,
+        seeker: Seeker,
         outage: Outage,
         events: Events,
     ) -> None:
+        """``owner``: learns of the end of each connection."""
         self._options = options
         self._runtime = runtime
         self._now = runtime.now
         self._lock = lock
         self._owner = owner
+        self._seeker = seeker
         self._outage = outage
         self._events = events
         # Pending dials.
@@ -187,7 +190,7 @@ class Dials:
         finally:
             with self._lock:
                 dial = self._end(connection)
-                if opened and dial is not None and self._owner.on_connected(connection):
+                if opened and dial is not None and self._seeker.on_connected(connection):
                     live = True
                     self._failures.pop(address, None)
                     self._outage.connected(address)
@@ -195,10 +198,10 @@ class Dials:
                     end = DialEnd.TURNED_AWAY
                     if failure is not None:
                         end = end_of_dial(failure, reached=connection.reached)
-                    self._owner.on_dial_failed(address, end)
+                    self._seeker.on_dial_failed(address, end)
                     if failure is not None:
                         self._note(address, began, failure)
-                        if aside and self._owner.is_sought(address):
+                        if aside and self._seeker.is_sought(address):
                             again = self.begin(address, self._outage.pause(address, self._now()))
                 news = self.renew_news()
             if dial is not None:

@@ -1,9 +1,10 @@
-"""Connections of one Writer in one process: which one takes a publish, benches, outages.
+"""Choice of the nsqd that takes a publish, for one Writer in one process.
 
 Holds the policy objects and the lock around them. Must not know a publish or its outcome.
 
 ``pick`` decides under the lock (``_choose``) and acts without it: it dials, waits or raises.
-``WriterNodes`` keeps the order of the nsqds, ``Outage`` says when to give up, ``Dials`` dials.
+``WriterNodes`` keeps the order of the nsqds, ``ConnectionTable`` the connections, ``Outage`` says
+when to give up, and ``Dials`` dials.
 
 Surprise: ``ready`` is read without the lock, so a publish may get a connection that has just been
 lost. The publish finds out when it sends, and comes back to ``pick``.
@@ -26,11 +27,11 @@ from gnsqsync.discovery.questions import ALL_NSQDS
 from gnsqsync.errors import ClosedError, ConnectionLost, NotSent, NSQError
 from gnsqsync.options import ConnectionOptions
 from gnsqsync.policy.outage import Outage, is_final
-from gnsqsync.policy.redials import DialEnd
 from gnsqsync.policy.writer_nodes import Policy, WriterNodes
 from gnsqsync.runtime import Latch, Runtime
 from gnsqsync.stats import counted
 from gnsqsync.wire import commands
+from gnsqsync.writer.connection_table import ConnectionTable
 from gnsqsync.writer.dials import Dial, Dials
 from gnsqsync.writer.events import Events
 from gnsqsync.writer.health import stuck_threads
@@ -79,10 +80,10 @@ class _Choice:
 
 
 class NsqdPool:
-    """The connections of a Writer, one to each nsqd.
+    """Choice among the connections of a Writer, one to each nsqd.
 
-    ``_lock`` guards the tables of connections and dials, the nodes and the outage. ``ready`` is
-    read without it: an immutable tuple of connections, replaced as a whole, that is empty while
+    ``_lock`` guards the tables of connections and dials, the nodes and the outage. ``table.ready``
+    is read without it: an immutable tuple of connections, replaced as a whole, that is empty while
     there is something to decide. A publish may get a connection that was lost at this moment, and
     finds out when it sends.
 
@@ -104,35 +105,20 @@ class NsqdPool:
         """``after_lost``: called last, by the reading thread of a lost connection."""
         self.pid: int = os.getpid()
         self.runtime = runtime
-        self._failover = policy == "failover"
         self._now = runtime.now
         self._lock = runtime.lock()
         self._discovery = Discovery(
             ALL_NSQDS, lookups, self._on_found, events.lookup_changed, runtime
         )
-        # True once no publish may begin.
-        self._closed = False
         self._outage = outage
         self._events = events
         self._after_lost = after_lost
-        self._dials = Dials(options, runtime, self._lock, self, outage, events)
         self._nodes = WriterNodes(addresses, policy)
-        # Connections that publishes use, by address.
-        self._live: dict[Address, PublishingConnection] = {}
-        self.ready: tuple[PublishingConnection, ...] = ()
-        # Live connections without an OK so far. Their nsqds stay on the bench, as such an nsqd may
-        # only accept connections.
-        self._unproven: set[PublishingConnection] = set()
-        # Live connections on which a publish had no answer in time.
-        self._suspects: set[PublishingConnection] = set()
-        # Suspects that a new connection replaced, and that may still answer publishes.
-        self._replaced: dict[PublishingConnection, None] = {}
-        # True while a connection is unproven, suspect or replaced: each OK is passed on to prove().
-        self.in_doubt: bool = False
+        # Connections of this Writer; a publish reads ``ready`` and ``in_doubt`` from it.
+        self.table: ConnectionTable = ConnectionTable(self._nodes, policy, self._lock, runtime)
+        self._dials = Dials(options, runtime, self._lock, self, self.table, outage, events)
         # Counter of publishes, for taking turns.
         self._turn = itertools.count()
-        # Messages that were confirmed on connections that are gone.
-        self._past_published = 0
 
     # -- choice of an nsqd -----------------------------------------------------------------------
 
@@ -147,7 +133,7 @@ class NsqdPool:
 
         ``without``: addresses that must not be used, because they have the message.
         """
-        ready = self.ready
+        ready = self.table.ready
         if without:
             ready = tuple(one for one in ready if one.address not in without)
         if ready:
@@ -182,7 +168,7 @@ class NsqdPool:
                 # Each nsqd was tried, and is dialled in the background from now on.
                 self._discovery.wait(choice.news, min(deadline, choice.until))
             if self._now() >= deadline:
-                for connection in list(self._live.values()):
+                for connection in self.table.live():
                     if connection.address not in without:
                         return connection
                 # Dials of other threads may have failed just now.
@@ -199,10 +185,10 @@ class NsqdPool:
         """
         self._dials.end_overdue()
         with self._lock:
-            if self._closed:
+            if self.table.is_closed:
                 raise ClosedError("the Writer is closed")
             now = self._now()
-            addresses = self._nodes.candidates(now, self._live.keys())
+            addresses = self._nodes.candidates(now, self.table.addresses)
             listed = self._nodes.listed
             if without:
                 # The nsqds in ``without`` are live, and a dial would replace their connections.
@@ -223,7 +209,7 @@ class NsqdPool:
                 choice.dials_aside = self._dials.begin_missing(listed)
                 return choice
             for address in addresses:
-                live = self._live.get(address)
+                live = self.table.get(address)
                 if live is not None:
                     choice.connection = live
                     break
@@ -250,7 +236,7 @@ class NsqdPool:
         When nobody has published for a while, no dial or connection tells how they are now.
         """
         return bool(addresses) and not any(
-            address in self._live
+            address in self.table.addresses
             or self._dials.get(address)
             or self._dials.failure(address, now - _OLD_SECONDS)
             for address in addresses
@@ -260,7 +246,7 @@ class NsqdPool:
     def outage_seconds(self) -> float:
         """Seconds for which no nsqd could take a publish; 0 without an outage."""
         with self._lock:
-            addresses = {*self._nodes.listed, *self._live}
+            addresses = {*self._nodes.listed, *self.table.addresses}
             now = self._now()
             is_outage = self._outage.due(addresses) <= now
             return now - self._outage.since(addresses) if is_outage else 0.0
@@ -282,14 +268,10 @@ class NsqdPool:
         """Take the nsqd off the bench, because it said OK on this connection."""
         with self._lock:
             news = None
-            if connection in self._unproven | self._suspects | self._replaced.keys():
-                self._unproven.discard(connection)
-                self._suspects.discard(connection)
-                self._nodes.ok(connection.address)
+            if self.table.prove(connection):
                 self._outage.works(connection.address)
-                self._refresh()
                 news = self._dials.renew_news()
-            answered = [c for c in self._replaced if not c.send_queue.pending]
+            answered = self.table.answered()
         if news is not None:
             news.release()
         for old in answered:
@@ -302,13 +284,10 @@ class NsqdPool:
         """
         dials = []
         with self._lock:
-            if self._live.get(connection.address) is connection and not self._closed:
-                now = self._now()
-                self._suspects.add(connection)
-                self._nodes.failed(connection.address, now)
+            now = self._now()
+            if self.table.suspect(connection, now):
                 error = ConnectionLost(why)
                 self._outage.failed(connection.address, since, now, error, silent=True)
-                self._refresh()
                 if self._outage.due(self._nodes.listed) <= now:
                     dials = self._dials.begin_missing(self._nodes.listed)
         for dial in dials:
@@ -317,11 +296,8 @@ class NsqdPool:
     def leave(self, connection: PublishingConnection) -> bool:
         """Bench an nsqd that cannot store a message now. Return True if another one is live."""
         with self._lock:
-            # A replaced connection benches nothing: no OK of the new connection would be passed on,
-            # and the nsqd would stay benched.
-            if self._live.get(connection.address, connection) is connection:
-                self._nodes.failed(connection.address, self._now())
-            return any(address != connection.address for address in self._live)
+            self.table.bench(connection)
+            return any(address != connection.address for address in self.table.addresses)
 
     def pass_over(self, connection: PublishingConnection) -> None:
         """Take a connection with a failed publish out of use, if it is about to end.
@@ -336,48 +312,11 @@ class NsqdPool:
     def others(self, address: Address) -> Collection[Address]:
         """Return all nsqds but this one, so that a publish without them goes to this one."""
         with self._lock:
-            return {*self._nodes.listed, *self._live} - {address}
+            return {*self._nodes.listed, *self.table.addresses} - {address}
 
     @property
     def is_single(self) -> bool:
         return len(self._nodes.listed) == 1
-
-    # -- connections -----------------------------------------------------------------------------
-
-    def on_connected(self, connection: PublishingConnection) -> bool:
-        """Take a dialled connection into use; holding ``_lock``."""
-        if self._closed:
-            return False
-        before = self._live.get(connection.address)
-        if before is not None:
-            # A second dial means that the live one answered nothing. It may answer yet.
-            self._suspects.discard(before)
-            self._replaced[before] = None
-        self._unproven.add(connection)
-        self._live[connection.address] = connection
-        self._refresh()
-        return True
-
-    def on_dial_failed(self, address: Address, end: DialEnd) -> None:
-        """Bench the nsqd; holding ``_lock``."""
-        self._nodes.failed(address, self._now(), end)
-
-    def is_sought(self, address: Address) -> bool:
-        """Return True if it must be dialled again: no nsqd takes publishes. Holding ``_lock``."""
-        if self._closed or address not in self._nodes.listed:
-            return False
-        return self._suspects.issuperset(self._live.values())
-
-    def _refresh(self) -> None:
-        """Renew ``ready``, holding ``_lock``: empty while an nsqd is missing or suspect."""
-        self.in_doubt = bool(self._unproven or self._suspects or self._replaced)
-        listed = self._nodes.listed
-        if self._closed or self._suspects:
-            self.ready = ()
-            return
-        wanted = [self._live.get(address) for address in (listed[:1] if self._failover else listed)]
-        live = tuple(connection for connection in wanted if connection is not None)
-        self.ready = live if len(live) == len(wanted) else ()
 
     # -- discovery -------------------------------------------------------------------------------
 
@@ -392,15 +331,15 @@ class NsqdPool:
     def _on_found(self, source: Hashable, addresses: set[Address]) -> None:
         """Take the list of one nsqlookupd. By its poll thread."""
         with self._lock:
-            if self._closed:
+            if self.table.is_closed:
                 return
-            known = [*self._live, *self._dials.addresses]
+            known = [*self.table.addresses, *self._dials.addresses]
             if not self._nodes.discovered(source, addresses, known):
                 return
-            self._outage.forget_others({*self._nodes.listed, *self._live})
+            self._outage.forget_others({*self._nodes.listed, *self.table.addresses})
             if self._nodes.listed:
                 self._outage.works(None)
-            self._refresh()
+            self.table.renew()
             news = self._dials.renew_news()
         news.release()
 
@@ -411,45 +350,37 @@ class NsqdPool:
             self.pick(deadline, timeout, [])
             return
         with self._lock:
-            if self._closed:
+            if self.table.is_closed:
                 raise ClosedError("the Writer is closed")
             news = None if self._nodes.listed else self._dials.news
         if news is not None:
             self._discovery.wait(news, deadline)
         self._dials.end_overdue()
         with self._lock:
-            missing = [a for a in self._nodes.listed if a not in self._live]
+            missing = [a for a in self._nodes.listed if a not in self.table.addresses]
             new = [self._dials.begin(a) for a in missing if self._dials.get(a) is None]
             dials = [dial for a in missing if (dial := self._dials.get(a)) is not None]
         for dial in new:
             self._dials.aside(dial)
         for dial in dials:
             dial.over.wait(max(0.0, min(deadline, dial.due) - self._now()))
-        if not self.is_connected:
+        if not self.table.is_connected:
             self.pick(deadline, timeout, [])
 
     def ping(self, timeout: float) -> None:
         """Connect if need be, and send a NOP on each connection."""
-        if not self.is_connected or self.outage_seconds:
+        if not self.table.is_connected or self.outage_seconds:
             self.connect(timeout)
-        for connection in self.connections():
+        for connection in self.table.connections():
             connection.send_queue.commands.append(commands.NOP)
             connection.send_queue.flush(timeout)
-
-    @property
-    def is_connected(self) -> bool:
-        return bool(self._live)
-
-    def connections(self) -> list[PublishingConnection]:
-        with self._lock:
-            return [*self._live.values(), *self._replaced]
 
     def stuck(self, name: str) -> list[str]:
         """Return a sentence for each hung thread. Takes no lock.
 
         The threads of replaced connections are left out, because no publish uses them any more.
         """
-        return stuck_threads(name, list(self._live.values()), self._discovery)
+        return stuck_threads(name, self.table.live(), self._discovery)
 
     # -- reports of the connections ----------------------------------------------------------------
 
@@ -463,28 +394,16 @@ class NsqdPool:
 
     def _forget(self, connection: PublishingConnection) -> None:
         """Take a connection out of use, once. Holding ``_lock``."""
-        if self._live.get(connection.address) is connection:
-            del self._live[connection.address]
-            self._unproven.discard(connection)
-            if connection in self._suspects and self._dials.get(connection.address) is None:
-                # The next publish dials it, because no thread would see that the nsqd is back.
-                self._outage.works(connection.address)
-            self._suspects.discard(connection)
-            self._past_published += connection.published
-            self._nodes.failed(connection.address, self._now())
-            self._refresh()
-        elif connection in self._replaced:
-            self._replaced.pop(connection, None)
-            self._past_published += connection.published
-            self._refresh()
+        if self.table.remove(connection) and self._dials.get(connection.address) is None:
+            # The next publish dials it, because no thread would see that the nsqd is back.
+            self._outage.works(connection.address)
 
     # -- the end -----------------------------------------------------------------------------------
 
     def stop_taking(self) -> None:
         """Make ``pick()`` raise ClosedError from now on, even where it already waits."""
         with self._lock:
-            self._closed = True
-            self.ready = ()
+            self.table.end()
         self._dials.stop()
         self._discovery.stop()
 
@@ -492,10 +411,10 @@ class NsqdPool:
         """Give publishes under way ``timeout`` seconds, then end all. After ``stop_taking()``."""
         deadline = self._now() + timeout
         self._dials.close()
-        for connection in self.connections():
+        for connection in self.table.connections():
             connection.send_queue.wait_until_answered(deadline, PASSING_WAIT)
             connection.close()
-        join_or_cut(self._dials.tasks(), self.connections, self.runtime)
+        join_or_cut(self._dials.tasks(), self.table.connections, self.runtime)
         self._discovery.join()
 
     def let_go(self) -> None:
@@ -506,10 +425,9 @@ class NsqdPool:
         """
         if self.pid != os.getpid():
             return
-        self._closed = True
-        self.ready = ()
+        connections = self.table.end()
         self._discovery.let_go()
-        for connection in [*self._live.values(), *self._replaced]:
+        for connection in connections:
             connection.cut()
         self._dials.let_go()
 
@@ -518,15 +436,6 @@ class NsqdPool:
 
         A publishing greenlet is copied into the child, and finds the pool closed.
         """
-        self._closed = True
-        self.ready = ()
-        for connection in [*self._live.values(), *self._replaced]:
+        for connection in self.table.end():
             connection.abandon()
         self._dials.abandon()
-
-    @property
-    def published(self) -> int:
-        """Count of messages that nsqds confirmed, on lost connections, too."""
-        with self._lock:
-            connections = [*self._live.values(), *self._replaced]
-            return self._past_published + sum(c.published for c in connections)

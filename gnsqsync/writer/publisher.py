@@ -133,6 +133,8 @@ class Publisher:
         self.pool: NsqdPool = NsqdPool(
             addresses, policy, options, runtime, lookups, outage, events, self._send_again
         )
+        # Connections of the pool, of which a publish reads ``ready`` and ``in_doubt``.
+        self._table = self.pool.table
         # Publishes that wait for a fresh connection, by their old connection. The reading thread of
         # the old connection sends them.
         self._waiting: dict[PublishingConnection, list[_WindowSlot]] = {}
@@ -176,14 +178,14 @@ class Publisher:
         ``started``: now. ``deadline``: end of the time, if other MPUBs came before in that time.
         Raises NotSent, Refused or OutcomeUnknown; see Writer.publish.
         """
-        pool = self.pool
+        pool, table = self.pool, self._table
         if deadline is None:
             deadline = started + timeout
         causes: list[BaseException] = []
         began = started
         try:
             while True:
-                ready = pool.ready
+                ready = table.ready
                 if len(ready) == 1:
                     connection = ready[0]
                 else:
@@ -198,7 +200,7 @@ class Publisher:
                     self._wait_longer(connection, slot, started, deadline, timeout)
                 error = slot.error
                 if error is None:
-                    if pool.in_doubt:
+                    if table.in_doubt:
                         pool.prove(connection)
                     return
                 # A try at the deadline would send the publish, with no time left for its answer.
@@ -311,7 +313,7 @@ class Publisher:
         """
         if self.pool.outage_seconds:
             self.pool.pick(started + timeout, timeout, [])
-        oldest = [(c, _oldest(c)) for c in self.pool.connections()]
+        oldest = [(c, _oldest(c)) for c in self._table.connections()]
         if self._window.enter(size, started + timeout):
             return
         for connection, slot in oldest:
@@ -351,7 +353,7 @@ class Publisher:
 
     def _prove(self, connection: PublishingConnection, slot: PublishSlot) -> None:
         """Pass an OK on to the pool, for a publish that no caller waits for."""
-        if slot.error is None and self.pool.in_doubt:
+        if slot.error is None and self._table.in_doubt:
             self.pool.prove(connection)
 
     def _may_try_again(self, connection: PublishingConnection, error: PublishError) -> bool:
@@ -434,8 +436,8 @@ class Publisher:
 
     def stats(self) -> WriterStats:
         now = self._now()
-        live = self.pool.connections()
-        published = self.pool.published
+        live = self._table.connections()
+        published = self._table.published
         with self._lock:
             refused, not_sent, unknown = self._refused, self._not_sent, self._unknown
         return WriterStats(

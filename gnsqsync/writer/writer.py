@@ -428,7 +428,7 @@ class Writer:
     def is_connected(self) -> bool:
         """True if at least one connection is up at this moment."""
         publisher = self._by_process.get(os.getpid())
-        return publisher is not None and publisher.pool.is_connected
+        return publisher is not None and publisher.pool.table.is_connected
 
     def stats(self) -> WriterStats:
         """Return the counters and connections of this process at this moment.

@@ -341,7 +341,7 @@ def test_publishes_without_waiting_share_sends(
         writer = client.writer(nsqd)
         writer.connect()
         publisher = writer._publisher()
-        send_queue = publisher.pool.connections()[0].send_queue
+        send_queue = publisher.pool.table.connections()[0].send_queue
         futures: list[Future[None]] = []
         with runtime.measure() as counts:
             # As if another thread were writing meanwhile, so not counted as this one's.

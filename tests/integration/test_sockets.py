@@ -176,7 +176,7 @@ def test_no_delay_and_keepalive_are_on(
 ) -> None:
     reader, writer = round_trip(client, address(nsqd), topic)
     connections = [
-        *writer._publisher().pool.connections(),
+        *writer._publisher().pool.table.connections(),
         *reader._running().subscription.connections(),
     ]
     assert len(connections) == 2

@@ -135,7 +135,7 @@ def test_no_acknowledged_message_is_missing_after_kills(
     tasks = [world.spawn(publish, bodies[n::4]) for n in range(4)]
     world.eventually(lambda: writer.stats().published > 50)
     # Cut, not killed: what it has acknowledged must stay in its memory.
-    for connection in writer._publisher().pool.connections():
+    for connection in writer._publisher().pool.table.connections():
         if connection.nsqd_address == address(first):
             connection.cut()
     for task in tasks:
@@ -203,7 +203,7 @@ def test_many_futures_do_not_grow_without_bound(
     most = 0
     futures = []
     writer.connect()
-    outbox = writer._publisher().pool.connections()[0].send_queue
+    outbox = writer._publisher().pool.table.connections()[0].send_queue
     for _ in range(2000):
         futures.append(writer.publish_async(topic, "x"))
         most = max(most, len(outbox.pending) + len(outbox.slots))

@@ -44,6 +44,7 @@ INTERRUPTED = (
     "gnsqsync.reader.subscription",
     "gnsqsync.reader.workers",
     "gnsqsync.runtime.timer",
+    "gnsqsync.writer.connection_table",
     "gnsqsync.writer.dials",
     "gnsqsync.writer.nsqd_pool",
 )

@@ -197,7 +197,9 @@ class WriterActor:
     def _is_in_hand(self, bodies: Sequence[bytes]) -> bool:
         """Return True if a thread has taken one out of the queue, and is about to send it."""
         queues = [
-            c.send_queue for p in self._writer._by_process.values() for c in p.pool.connections()
+            c.send_queue
+            for p in self._writer._by_process.values()
+            for c in p.pool.table.connections()
         ]
         return any(
             queue._lock.locked()

@@ -22,13 +22,11 @@ LARGE_CLASSES = {
     "reader.reader.Reader": 659,
     "writer.writer.Writer": 524,
     "reader.subscription.Subscription": 483,
-    "writer.nsqd_pool.NsqdPool": 452,
 }
 CLASSES_OF_MANY_METHODS = {
     "reader.subscription.Subscription": 43,
     "reader.reader.Reader": 35,
     "embedded.disk.queue.DiskQueue": 30,
-    "writer.nsqd_pool.NsqdPool": 30,
     "writer.writer.Writer": 30,
     "embedded.session.Session": 28,
     "embedded.server.NsqdServer": 27,

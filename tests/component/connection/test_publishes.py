@@ -49,7 +49,7 @@ class Held:
 
 
 def publishes_of(writer: Writer) -> Publishes:
-    return writer._publisher().pool.connections()[0].publishes
+    return writer._publisher().pool.table.connections()[0].publishes
 
 
 def turn_of(publishes: Publishes) -> TurnState:

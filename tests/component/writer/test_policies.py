@@ -195,7 +195,7 @@ def test_a_publish_with_more_time_goes_on_where_another_stopped(
         first = world.spawn(
             lambda: within(0.5, OutcomeUnknown, writer.publish, "t", big, timeout=0.5)
         )
-        send_queue = writer._publisher().pool.connections()[0].send_queue
+        send_queue = writer._publisher().pool.table.connections()[0].send_queue
         world.eventually(lambda: send_queue.pending)
         second = world.spawn(lambda: writer.publish("t", "second", timeout=30))
         first.join()
@@ -358,7 +358,7 @@ def test_publish_async_waits_when_too_much_is_under_way(
         futures = [writer.publish_async("t", "x") for _ in range(5)]
         error = within(0.3, NotSent, writer.publish_async, "t", "x")
         assert "wait for an answer, and no room was made within 0.3 s" in str(error)
-        send_queue = writer._publisher().pool.connections()[0].send_queue
+        send_queue = writer._publisher().pool.table.connections()[0].send_queue
         assert len(send_queue.pending) + len(send_queue.slots) == 5
 
         def publish() -> None:

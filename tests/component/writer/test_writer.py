@@ -264,12 +264,12 @@ def test_a_dial_that_was_forgotten_and_ends_after_all(client: Client, world: Wor
         dial.connection.cut = lambda: None  # type: ignore[method-assign]
         pool._dials._under_way[dial.connection.address] = replace(dial, due=0.0)
         writer.publish("t", "x", timeout=15)
-        (second,) = pool.connections()
+        (second,) = pool.table.connections()
         del dial.connection.cut
         go_on.set()
         assert slow.join() == "OK"
         world.eventually(lambda: dial.connection.is_closed)
-        assert pool.connections() == [second]
+        assert pool.table.connections() == [second]
         assert writer.stats().published == 2
 
 
@@ -306,7 +306,7 @@ def test_a_publisher_that_was_killed_holds_up_no_other_for_ever(
     with ScriptedNsqd() as nsqd:
         writer = client.writer(nsqd, connect_timeout=0.3, outage="wait")
         writer.publish("t", "x")
-        (connection,) = writer._publisher().pool.connections()
+        (connection,) = writer._publisher().pool.table.connections()
         world.eventually(lambda: connection.publishes._turn.state is TurnState.FREE)
         strike(connection)
         tried: list[str] = []
@@ -391,7 +391,7 @@ def test_number_of_confirmed_messages_before_a_close(client: Client, world: Worl
         world.eventually(lambda: len(nsqd.received("MPUB")) == 2)
         pool = writer._publisher().pool
         closing = world.spawn(writer.close, 30)
-        world.eventually(lambda: pool._closed)
+        world.eventually(lambda: pool.table.is_closed)
         go_on.set()
         assert publishing.join().acknowledged == 20
         assert told == [20]
@@ -493,7 +493,7 @@ def test_close_waits_for_the_answers(client: Client, world: World) -> None:
         writer.connect()
         tasks = outcomes_of(world, writer, 8)
         publisher = writer._publisher()
-        world.eventually(lambda: len(publisher.pool.connections()[0].send_queue.pending) == 8)
+        world.eventually(lambda: len(publisher.pool.table.connections()[0].send_queue.pending) == 8)
         closing = world.spawn(writer.close, 30)
         world.sleep(0.05)
         assert not closing.done
@@ -535,7 +535,7 @@ def test_close_in_the_moment_in_which_a_handshake_ends(
     def late(connection: PublishingConnection, timeout: float | None = None) -> None:
         open_(connection, timeout)
         closing.append(world.spawn(writer.close, 0.1))
-        world.eventually(lambda: pool._closed)
+        world.eventually(lambda: pool.table.is_closed)
 
     monkeypatch.setattr(PublishingConnection, "open", late)
     with ScriptedNsqd([automatic(until="IDENTIFY"), scripted.silence()]) as nsqd:
