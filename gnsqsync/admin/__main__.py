@@ -29,30 +29,18 @@ def run_nsqadmin(argv: Sequence[str], *, exit_with_parent: bool = False) -> int:
     from gnsqsync.admin.options import AdminOptions
     from gnsqsync.admin.serving import serve
     from gnsqsync.daemon import flags
-    from gnsqsync.daemon.goflag import Exit
+    from gnsqsync.daemon.exit_status import exit_status
     from gnsqsync.daemon.golog import Log
-    from gnsqsync.daemon.options import OptionsError, StartError
 
-    # The Go programs log a fatal error with this prefix, whatever --log-prefix says.
-    log = Log("[nsqadmin] ")
-    unread: list[str] = []
-    try:
+    def run() -> None:
+        unread: list[str] = []
         options = flags.parse(AdminOptions, argv, unread.append)
         told = Log(options.log_prefix, options.log_level)
         for text in unread:
             told.warning("%s", text)
         serve(options, exit_with_parent=exit_with_parent)
-    except Exit as exit_:
-        sys.stdout.write(exit_.out)
-        sys.stderr.write(exit_.err)
-        return exit_.status
-    except StartError as error:
-        log.fatal("%s", error)
-        return 1
-    except OptionsError as error:
-        log.fatal("failed to instantiate nsqadmin - %s", error)
-        return 1
-    return 0
+
+    return exit_status(AdminOptions.program, run)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -13,7 +13,7 @@ from gnsqsync import Message
 from gnsqsync.django.config import get_alias
 from gnsqsync.django.handlers import Handler, all_handlers
 from gnsqsync.process.settings import max_attempts_of
-from gnsqsync.testing.eager import Channel, deliver
+from gnsqsync.testing.eager import Channel, deliver, one_per_channel
 from gnsqsync.testing.memory import CapturedMessage
 
 __all__ = ["deliver_of", "more_handlers"]
@@ -30,12 +30,8 @@ def deliver_of(alias: str) -> Callable[[list[CapturedMessage]], None]:
 
 
 def _channels_of(alias: str, topic: str) -> list[Channel]:
-    by_channel: dict[str, Handler] = {}
     more = [handler for handlers_of in more_handlers for handler in handlers_of(topic)]
-    for handler in [*all_handlers(), *more]:
-        if (handler.alias, handler.topic) == (alias, topic):
-            # Handlers of one channel share its messages, so only the first one gets them.
-            by_channel.setdefault(handler.channel, handler)
+    mine = [h for h in [*all_handlers(), *more] if (h.alias, h.topic) == (alias, topic)]
     settings = get_alias(alias)
     return [
         Channel(
@@ -46,7 +42,7 @@ def _channels_of(alias: str, topic: str) -> list[Channel]:
             settings.middleware_with(handler.options),
             handler.gives_up_eagerly,
         )
-        for handler in by_channel.values()
+        for handler in one_per_channel(mine)
     ]
 
 

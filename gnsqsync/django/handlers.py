@@ -23,8 +23,8 @@ from gnsqsync.options import check_ran
 from gnsqsync.outbox.once import KeyOf
 from gnsqsync.outbox.uncalled import unless_called
 from gnsqsync.process.handler_claims import Claim, claim_of
+from gnsqsync.process.handler_functions import called_function, check_successor
 from gnsqsync.process.metrics_page import Exposed
-from gnsqsync.process.settings import checked_handler
 
 __all__ = ["Handler", "all_handlers", "autodiscover", "nsq_handler", "select"]
 
@@ -131,7 +131,7 @@ def nsq_handler(
         )
 
     def register(function: Callable[..., object]) -> Callable[..., object]:
-        called = checked_handler(topic, channel, function, body, options)
+        called = called_function(function, topic, channel, body, options)
         asked = per_message_transaction or bool(once)
         database = ("default" if asked is True else asked) or None
         handler = Handler(
@@ -254,17 +254,7 @@ class Handler:
 
     def check_successor_of(self, before: Handler) -> None:
         """Raise ConfigError unless this is the handler ``before``, imported again."""
-        if before.where != self.where:
-            raise ConfigError(
-                f"{self.where} and {before.where} are both called {self.name!r}; give one of them"
-                " another name="
-            )
-        if (before.alias, before.topic, before.channel) != (self.alias, self.topic, self.channel):
-            raise ConfigError(
-                f"{self.where} is registered for {before.topic}/{before.channel} and for"
-                f" {self.topic}/{self.channel} under one name, {self.name!r}, so only one of them"
-                " would be consumed; give one of them another name="
-            )
+        check_successor(self, before, has_other_settings=before.alias != self.alias)
 
     def claim(self, where: str, owner: object = None) -> Claim:
         """Return the claim on the channel, to compare with those of the other handlers."""

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from gnsqsync.daemon import flags
-from gnsqsync.daemon.goflag import Exit
+from gnsqsync.daemon.exit_status import exit_status
 from gnsqsync.daemon.golog import Log
-from gnsqsync.daemon.options import OptionsError, StartError, is_loopback
+from gnsqsync.daemon.options import is_loopback
 from gnsqsync.daemon.parent import EXIT_WITH_PARENT, wait_for_end_of_stdin
 from gnsqsync.embedded.options import LookupdOptions, NsqdOptions
 from gnsqsync.process.output import replace_closed
@@ -65,24 +65,13 @@ def _run(
     argv: Sequence[str],
     exit_with_parent: bool,
 ) -> int:
-    # The Go programs log a fatal error with this prefix, whatever --log-prefix says.
-    log = Log(f"[{cls.program}] ")
-    unread: list[str] = []
-    try:
+    def run() -> None:
+        unread: list[str] = []
         options = flags.parse(cls, argv, unread.append)
         _say_what_it_is(Log(options.log_prefix, options.log_level), options, unread)
         _serve(_made(make, options), exit_with_parent)
-    except Exit as exit_:
-        sys.stdout.write(exit_.out)
-        sys.stderr.write(exit_.err)
-        return exit_.status
-    except StartError as error:
-        log.fatal("%s", error)
-        return 1
-    except OptionsError as error:
-        log.fatal("failed to instantiate %s - %s", cls.program, error)
-        return 1
-    return 0
+
+    return exit_status(cls.program, run)
 
 
 def _made(make: Callable[[_Options], Server], options: _Options) -> Server:

@@ -13,7 +13,7 @@ from flask import Flask
 from gnsqsync.flask.config import read_settings
 from gnsqsync.flask.handlers import Handler, InContext
 from gnsqsync.process.settings import max_attempts_of
-from gnsqsync.testing.eager import Channel, deliver
+from gnsqsync.testing.eager import Channel, deliver, one_per_channel
 from gnsqsync.testing.memory import CapturedMessage
 
 __all__ = ["deliver_of"]
@@ -30,11 +30,7 @@ def deliver_of(
 
 
 def _channels_of(app: Flask, handlers: Mapping[str, Handler], topic: str) -> list[Channel]:
-    by_channel: dict[str, Handler] = {}
-    for handler in handlers.values():
-        if handler.topic == topic:
-            # Handlers of one channel share its messages, so only the first one gets them.
-            by_channel.setdefault(handler.channel, handler)
+    mine = [handler for handler in handlers.values() if handler.topic == topic]
     settings = read_settings(app)
     return [
         Channel(
@@ -44,5 +40,5 @@ def _channels_of(app: Flask, handlers: Mapping[str, Handler], topic: str) -> lis
             max_attempts_of({**settings.options, **handler.options}),
             settings.middleware_with(handler.options),
         )
-        for handler in by_channel.values()
+        for handler in one_per_channel(mine)
     ]

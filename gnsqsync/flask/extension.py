@@ -21,7 +21,7 @@ from gnsqsync.flask.config import KEYS, backend_of, read_settings
 from gnsqsync.flask.eager import deliver_of
 from gnsqsync.flask.handlers import Handler, name_of
 from gnsqsync.process.handler_claims import check_claims
-from gnsqsync.process.settings import checked_handler
+from gnsqsync.process.handler_functions import called_function
 from gnsqsync.testing.keepable import KeepableMemoryWriter, KeepableWriter
 from gnsqsync.testing.memory import CapturedMessage, MemoryWriter
 
@@ -229,7 +229,7 @@ class NSQ:
             raise ConfigError(f"{min(wrong)} is given in the config of the application")
 
         def register(function: Callable[..., object]) -> Callable[..., object]:
-            called = checked_handler(topic, channel, function, body, options)
+            called = called_function(function, topic, channel, body, options)
             handler = Handler(
                 name=name or name_of(function, "__name__"),
                 topic=topic,

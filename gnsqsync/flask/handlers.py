@@ -12,6 +12,7 @@ from gnsqsync import Message, Reader
 from gnsqsync.errors import ConfigError
 from gnsqsync.flask.config import Settings, backend_of, read_settings
 from gnsqsync.process.handler_claims import Claim, claim_of
+from gnsqsync.process.handler_functions import check_successor
 from gnsqsync.process.metrics_page import Exposed
 from gnsqsync.process.settings import as_if_complete
 
@@ -45,17 +46,7 @@ class Handler:
 
     def check_successor_of(self, before: Handler) -> None:
         """Raise ConfigError unless this is the handler ``before``, imported again."""
-        if before.where != self.where:
-            raise ConfigError(
-                f"{self.where} and {before.where} are both called {self.name!r}; give one of them"
-                " another name="
-            )
-        if (before.topic, before.channel) != (self.topic, self.channel):
-            raise ConfigError(
-                f"{self.where} is registered for {before.topic}/{before.channel} and for"
-                f" {self.topic}/{self.channel} under one name, {self.name!r}, so only one of them"
-                " would be consumed; give one of them another name="
-            )
+        check_successor(self, before)
 
     def claim(self, settings: Settings | None = None) -> Claim:
         """Return the claim on the channel, to compare with those of the other handlers.

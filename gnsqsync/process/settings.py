@@ -13,12 +13,10 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from gnsqsync.bodies import typed
 from gnsqsync.errors import ConfigError
-from gnsqsync.message import Message
 from gnsqsync.middleware import Middleware, check_middleware
 from gnsqsync.observer import Observer
-from gnsqsync.options import ConnectionOptions, check_handler
+from gnsqsync.options import ConnectionOptions
 from gnsqsync.reader import Reader
 from gnsqsync.reader.death import death_headers
 from gnsqsync.reader.verdicts import Verdicts
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ClientSettings",
     "as_if_complete",
-    "checked_handler",
     "death_headers",
     "default_of",
     "known_options",
@@ -107,38 +104,6 @@ def as_if_complete(options: Mapping[str, Any]) -> dict[str, Any]:
     options = {"headers": True, **options}
     said = any(options.get(name) is not None for name in ("dead_letter_topic", "on_giving_up"))
     return options if said else {**options, "on_giving_up": "discard"}
-
-
-def checked_handler(
-    topic: str,
-    channel: str,
-    function: Callable[..., object],
-    body: Any,
-    options: Mapping[str, Any],
-) -> Callable[[Message], object]:
-    """Return the callable that a Reader gets for a registered function.
-
-    The function, the names and the options are checked here, where the author sees the errors.
-
-    Args:
-        topic: The topic.
-        channel: The channel.
-        function: The registered function.
-        body: The type of the bodies. None: the function is called with the message alone.
-        options: The handler's options of Reader.
-
-    Raises:
-        ConfigError: The function or a value is not allowed.
-    """
-    name = getattr(function, "__qualname__", f"the handler of {topic}/{channel}")
-    if body is None:
-        check_handler(name, function)
-        called = cast("Callable[[Message], object]", function)
-    else:
-        called = typed(body, name=name)(function)
-    # The Reader checks its arguments. It is not started.
-    Reader(topic, channel, called, nsqd_tcp_addresses="127.0.0.1:4150", **as_if_complete(options))
-    return called
 
 
 @dataclass(frozen=True)

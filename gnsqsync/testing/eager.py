@@ -11,12 +11,13 @@ from collections.abc import Callable, Collection, Iterable
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from itertools import count
+from typing import Protocol, TypeVar
 
 from gnsqsync.message import ANSWERED, DONE, FAILED, Discard, Message, Reject, Requeue, Uncalled
 from gnsqsync.middleware import Middleware, around_handler
 from gnsqsync.testing.memory import CapturedMessage
 
-__all__ = ["Channel", "deliver"]
+__all__ = ["Channel", "deliver", "one_per_channel"]
 
 # Upper bound of messages that handlers publish or requeue because of one publish, directly or not.
 _MOST_CAUSED = 1000
@@ -41,6 +42,28 @@ class Channel:
     def call(self, message: Message) -> object:
         """Call the handler within the middlewares."""
         return around_handler(self.middleware, self.handler)(message)
+
+
+class _OfChannel(Protocol):
+    """A registered handler, of which only the channel matters."""
+
+    @property
+    def channel(self) -> str: ...
+
+
+_Handler = TypeVar("_Handler", bound=_OfChannel)
+
+
+def one_per_channel(handlers: Iterable[_Handler]) -> list[_Handler]:
+    """Return the first handler of each channel, because handlers of a channel share its messages.
+
+    Args:
+        handlers: The handlers of one topic.
+    """
+    by_channel: dict[str, _Handler] = {}
+    for handler in handlers:
+        by_channel.setdefault(handler.channel, handler)
+    return list(by_channel.values())
 
 
 class _Run:
