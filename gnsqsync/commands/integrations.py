@@ -70,41 +70,10 @@ def run_consumers(
     which is replaced when a Python file changes.
     """
 
-    def consume(place: Place) -> int:
-        readers = [reader for _, reader in named]
-        started = _Started(named, say)
-        try:
-            limits.check_start()
-            watch = limits.watch(readers)
-
-            def worn() -> bool:
-                started.look()
-                reason = watch.reason()
-                if reason is not None:
-                    say(f"stopping, as {reason}")
-                return reason is not None
-
-            ending = run_readers(readers, stop_timeout, place, started.look, worn)
-        except NSQError as error:
-            complain(f"ended by itself: {error}")
-            return 1
-        # The Reader may have ended before the second check.
-        started.look()
-        for name, reader in named:
-            stats = reader.stats()
-            say(
-                f"{name}: {stats.finished} finished, {stats.requeued} requeued,"
-                f" {stats.gave_up} given up"
-            )
-        say(str(ending))
-        if report is not None:
-            report([reader.stats() for reader in readers], ending)
-        return ending.exit_code
-
     def run(place: Place) -> int:
         try:
             with around(place.number), hard_limit.watching(supervised=processes > 1):
-                return consume(place)
+                return _consume(named, place, say, complain, limits, stop_timeout, report)
         except ConfigError as error:
             complain(str(error))
             return 1
@@ -122,6 +91,47 @@ def run_consumers(
         return supervise(
             run, processes, stop_timeout=stop_timeout, place=place, before_fork=before_fork
         )
+
+
+def _consume(
+    named: Sequence[tuple[str, Reader]],
+    place: Place,
+    say: Callable[[str], object],
+    complain: Callable[[str], object],
+    limits: ProcessLimits,
+    stop_timeout: float,
+    report: Callable[[list[ReaderStats], Ending], object] | None,
+) -> int:
+    """Run the Readers of one process to their end, with their lines. Return its exit code."""
+    readers = [reader for _, reader in named]
+    started = _Started(named, say)
+    try:
+        limits.check_start()
+        watch = limits.watch(readers)
+
+        def worn() -> bool:
+            started.look()
+            reason = watch.reason()
+            if reason is not None:
+                say(f"stopping, as {reason}")
+            return reason is not None
+
+        ending = run_readers(readers, stop_timeout, place, started.look, worn)
+    except NSQError as error:
+        complain(f"ended by itself: {error}")
+        return 1
+    # The Reader may have ended before the second check.
+    started.look()
+    for name, reader in named:
+        stats = reader.stats()
+        say(
+            f"{name}: {stats.finished} finished, {stats.requeued} requeued,"
+            f" {stats.gave_up} given up"
+        )
+    say(str(ending))
+    if report is not None:
+        report([reader.stats() for reader in readers], ending)
+    return ending.exit_code
 
 
 class _Started:

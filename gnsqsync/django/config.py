@@ -215,7 +215,10 @@ def _problems_of_keys(name: str, entry: Any) -> Iterator[Problem]:
     except ConfigError as error:
         hint = "Give a list of gnsqsync.Middleware objects, their classes, or paths of these."
         yield Problem("gnsqsync.E003", f"{error}.", hint)
-    options = entry.get("OPTIONS") or {}
+    yield from _problems_of_options(where, entry.get("OPTIONS") or {})
+
+
+def _problems_of_options(where: str, options: Any) -> Iterator[Problem]:
     if not isinstance(options, dict):
         yield Problem(
             "gnsqsync.E003",
