@@ -118,12 +118,8 @@ def archive(
         writer = _delta_writer(own, path, compression, on_batch)
     else:
         place = Place.of(path, storage_options)
-        store = place.open()
-        store.probe()
-        refuse_delta(store, store.folders(), 'say --format delta (in Python format="delta")')
-        stream = _stream(Place.of(checkpoint, storage_options, "the checkpoint's path"))
-        writer = ArchiveWriter(place, stream, Settings(compression, look_up_all), on_batch)
-        writer.heal()
+        stream = Place.of(checkpoint, storage_options, "the checkpoint's path")
+        writer = _parquet_writer(place, stream, Settings(compression, look_up_all), on_batch)
     messages = own.readStream.format("nsq").schema(_SOURCE_COLUMNS).options(**source).load()
     writing = (
         messages.writeStream.foreachBatch(writer)
@@ -163,6 +159,20 @@ def check(
         source["maxMessagesPerTrigger"] = str(max_messages)
     SourceOptions.parse(source, streaming=True)
     return path, checkpoint, source
+
+
+def _parquet_writer(
+    place: Place,
+    checkpoint: Place,
+    settings: Settings,
+    on_batch: Callable[[Counts], None] | None,
+) -> ArchiveWriter:
+    store = place.open()
+    store.probe()
+    refuse_delta(store, store.folders(), 'say --format delta (in Python format="delta")')
+    writer = ArchiveWriter(place, _stream(checkpoint), settings, on_batch)
+    writer.heal()
+    return writer
 
 
 def _delta_writer(
