@@ -7,7 +7,6 @@ nsqd's OK and the deletion, the rows stay and are published again, with the same
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -17,6 +16,7 @@ from gnsqsync.keywords import checks_names
 from gnsqsync.options import check_int, check_topic
 from gnsqsync.outbox.in_doubt import error_text
 from gnsqsync.outbox.outbox_rows import Row, Store, encoded
+from gnsqsync.policy.backoff import ReconnectDelays
 from gnsqsync.process.supervisor import StopFlag
 from gnsqsync.runtime.troubles import AWAY, duration, more, troubles
 from gnsqsync.writer.writer import Writer
@@ -41,21 +41,18 @@ class Pauses:
     """Names that failed and must not be tried again yet."""
 
     def __init__(self) -> None:
-        self._failures: dict[str, int] = {}
+        self._delays: dict[str, ReconnectDelays] = {}
         self._until: dict[str, float] = {}
 
     def failed(self, name: str) -> float:
         """Note a failure of the name. Return the seconds until it is tried again."""
-        count = self._failures.get(name, 0)
-        seconds = min(_FIRST_PAUSE * 2.0 ** min(count, 16), _LONGEST_PAUSE)
-        # The random part keeps relays that lost the same nsqd from trying at the same moment.
-        seconds *= random.uniform(0.5, 1.0)
-        self._failures[name] = count + 1
+        delays = self._delays.setdefault(name, ReconnectDelays(_FIRST_PAUSE, _LONGEST_PAUSE))
+        seconds = delays.next()
         self._until[name] = time.monotonic() + seconds
         return seconds
 
     def worked(self, name: str) -> None:
-        self._failures.pop(name, None)
+        self._delays.pop(name, None)
         self._until.pop(name, None)
 
     def current(self) -> list[str]:

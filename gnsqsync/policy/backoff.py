@@ -307,7 +307,7 @@ class Backoff:
 
 
 class ReconnectDelays:
-    """Pauses between two dials of one address.
+    """Pauses between two dials of one address, or two tries of what a relay could not reach.
 
     Each failure doubles the delay from ``initial`` up to ``maximum`` seconds. Each delay is drawn
     from the upper half of that. So clients that lost the same nsqd at one moment do not all come

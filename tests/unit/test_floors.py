@@ -26,7 +26,7 @@ KNOWS = {
     "dead_letters": {"cluster", "discovery", "http", "reader", "runtime", "writer"},
     "process": {"cluster", "dead_letters", "policy", "reader", "runtime", "writer"},
     "testing": {"writer"},
-    "outbox": {"process", "reader", "runtime", "writer"},
+    "outbox": {"policy", "process", "reader", "runtime", "writer"},
     "commands": {"cluster", "dead_letters", "http", "process", "reader", "writer"},
     # A server in a process of its own: of the client it knows the bytes.
     "embedded": {"daemon", "wire"},
