@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from gnsqsync.bodies import typed
     from gnsqsync.errors import TimeLimitExceeded, TimeLimitInterrupt
     from gnsqsync.http.clients import LookupdHTTP, NsqdHTTP
-    from gnsqsync.key_window import KeyWindow
     from gnsqsync.message import Discard, Message, Reject, Requeue
     from gnsqsync.middleware import Middleware, Publication
     from gnsqsync.observer import Observer
     from gnsqsync.options import ConnectionOptionKeywords, ConnectionOptions
     from gnsqsync.reader import Reader
     from gnsqsync.reader.group import ReaderGroup
+    from gnsqsync.reader.key_window import KeyWindow
     from gnsqsync.reader.options import ReaderOptionKeywords
     from gnsqsync.reader.topic_group import TopicGroup
     from gnsqsync.writer import Writer
@@ -35,7 +35,7 @@ _HOME = {
     "ConnectionOptions": "gnsqsync.options",
     "Discard": "gnsqsync.message",
     "Encoder": "gnsqsync.writer.encoder",
-    "KeyWindow": "gnsqsync.key_window",
+    "KeyWindow": "gnsqsync.reader.key_window",
     "LookupdHTTP": "gnsqsync.http.clients",
     "Message": "gnsqsync.message",
     "Middleware": "gnsqsync.middleware",

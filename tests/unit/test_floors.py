@@ -49,7 +49,6 @@ TOP = {
     "errors",
     "foreign",
     "hints",
-    "key_window",
     "keywords",
     "message",
     "middleware",
