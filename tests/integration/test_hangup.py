@@ -16,7 +16,7 @@ import pytest
 from gnsqsync import NsqdHTTP
 from tests.integration.conftest import address, url
 from tests.support.programs import Program
-from tests.support.servers import Server, unique
+from tests.support.servers import Server, Site, unique
 
 GNSQSYNC = ["python", "-m", "gnsqsync.cli"]
 NSQD = [*GNSQSYNC, "nsqd", "-tcp-address=127.0.0.1:0", "-http-address=127.0.0.1:0"]
@@ -72,6 +72,12 @@ PUB = [
     "-c",
     "mkfifo lines; exec 3<>lines; exec {python} -m gnsqsync.cli pub hup -t {tcp} <&3",
 ]
+
+
+@pytest.fixture
+def nsqd(site: Site) -> Server:
+    """An nsqd for this test alone: its programs consume topics that other tests publish to."""
+    return site.own_nsqd()
 
 
 @pytest.fixture

@@ -102,10 +102,10 @@ def commands(tmp_path: Path, server_pool: Pool) -> Commands:
         (*MANAGE, "nsq_stat"),
         (*MANAGE, "nsq_stat", "--json"),
         (*MANAGE, "nsq_consume", "--list"),
-        (*MANAGE, "nsq_publish", "orders", "one"),
+        (*MANAGE, "nsq_publish", "output", "one"),
         (*NSQ, "stat"),
         (*NSQ, "consume", "--list"),
-        (*NSQ, "publish", "orders", "one"),
+        (*NSQ, "publish", "output", "one"),
     ],
     ids=" ".join,
 )

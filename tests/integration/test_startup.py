@@ -15,8 +15,8 @@ from tests.support.interpreter import run_script
 # What is loaded, and the most modules of ours and of Python's library that it may add.
 STARTS = {
     "import gnsqsync": (2, 8),
-    "from gnsqsync import Writer": (65, 56),
-    "from gnsqsync import Reader": (110, 62),
+    "from gnsqsync import Writer": (66, 56),
+    "from gnsqsync import Reader": (112, 62),
     "import gnsqsync.cli.app": (12, 60),
 }
 # Needed for other things: greenlets, HTTP, Snappy, coroutines, child processes.
