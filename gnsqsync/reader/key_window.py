@@ -75,6 +75,7 @@ class KeyWindow(Middleware):
         Any number of workers may use it.
     """
 
+    # False, because ``handle()`` raises nothing of its own after the handler has returned.
     fails_after_handler = False
 
     @checks_names
