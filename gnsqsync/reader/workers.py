@@ -2,9 +2,9 @@
 
 Knows handlers and answers. Must not know RDY, states of the backoff, or sockets.
 
-``_work`` is the body of a worker, and ``_handle`` runs one chunk. Failures decides about
-an exception. Surprise: the usual path is written out in ``_handle`` without calls, and appends the
-FIN itself, because each message pays for it.
+``_work`` is the body of a worker, and ``_handle`` runs one chunk. ``Failures`` decides about an
+exception. Surprise: the usual path is written out in ``_handle`` without calls, and appends the FIN
+itself, because each message pays for it.
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ def test_the_budget_is_exact(source: Source) -> None:
     channel = source.channel()
     # Nothing was taken that had to be given back.
     assert (channel.depth, channel.in_flight_count, channel.requeue_count) == (183, 0, 0)
-    assert sorted(rows + source.read(183, 1)) == bodies
+    assert sorted(rows + source.read(500, 1, poll_timeout=SILENCE)) == bodies
 
 
 def test_entries_are_half_of_what_may_be_in_flight(source: Source) -> None:
@@ -297,8 +297,9 @@ def test_rows_that_memory_has_no_room_for_come_from_the_log(source: Source) -> N
 
 def test_peeking_takes_nothing(source: Source) -> None:
     bodies = source.publish(30)
+    settings = replace(source.settings, poll_timeout=SILENCE)
     for attempts in (1, 2):
-        (batch,) = peek_partitions([source.plan(30)], source.settings, ["value", "attempts"])
+        (batch,) = peek_partitions([source.plan(100)], settings, ["value", "attempts"])
         assert sorted(batch["value"].to_pylist()) == bodies
         assert set(batch["attempts"].to_pylist()) == {attempts}
     channel = source.channel()
