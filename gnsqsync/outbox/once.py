@@ -16,16 +16,7 @@ from gnsqsync.message import Message, Reject, no_key
 from gnsqsync.options import check_ran
 from gnsqsync.reader.once import MARK
 
-__all__ = [
-    "MARK",
-    "MAX_CONSUMER",
-    "KeyOf",
-    "check_consumer",
-    "consumer_of",
-    "key_of",
-    "run_once",
-    "unanswered",
-]
+__all__ = ["MARK", "MAX_CONSUMER", "KeyOf", "check_consumer", "key_of", "run_once"]
 
 # Upper bound of characters: a topic and a channel of 64 each, and the slash.
 MAX_CONSUMER = 129
@@ -70,7 +61,7 @@ def key_of(message: Message, given: KeyOf | None = None) -> str:
         raise Reject(str(error)) from error
 
 
-def consumer_of(message: Message) -> str:
+def _consumer_of(message: Message) -> str:
     """Return the consumer's name for markers: topic and channel."""
     return f"{message.topic}/{message.channel}"
 
@@ -106,16 +97,16 @@ def run_once(
         function: The handler.
         log: The logger of a message that was handled before.
     """
-    consumer = consumer_of(message)
+    consumer = _consumer_of(message)
     if not mark(consumer, key):
         log.info("%s: message with key %s was handled before", consumer, key)
         return
-    with unanswered(message):
+    with _unanswered(message):
         check_ran(function(message), message)
 
 
 @contextmanager
-def unanswered(message: Message) -> Iterator[None]:
+def _unanswered(message: Message) -> Iterator[None]:
     """Forbid answers inside of the block, because an answer would not wait for the commit.
 
     Raises ConfigError if the handler tries to answer, and at the end if it detached the message.
